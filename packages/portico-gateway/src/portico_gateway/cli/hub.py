@@ -136,9 +136,9 @@ def _status(directory: int, arguments: argparse.Namespace) -> int:
     print(f"hub {status['version']}, process {status['pid']}, {status['sessions']} hosts, {status['directory']}")
     rows = [
         (
-            server["name"],
+            to_single_line(server["name"]),
             "shared" if server["shared"] else "per host",
-            ", ".join(sorted(host["name"] or str(host["pid"]) for host in server["hosts"])) or "-",
+            ", ".join(sorted(to_single_line(host["name"] or str(host["pid"])) for host in server["hosts"])) or "-",
             ", ".join(map(str, server["processes"])) or "-",
             str(server["calls"]),
             str(server["errors"]),

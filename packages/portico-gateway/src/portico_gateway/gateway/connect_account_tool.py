@@ -35,7 +35,7 @@ def make_connect_tool(upstream: UpstreamProvider) -> Callable[[Context], Awaitab
     name = auth.account.title or auth.account.alias
 
     async def connect_account(ctx: Context) -> str:
-        by = Call(method="tools/list", id=0, principal=ctx.principal)
+        by = Call(method="tools/list", id=0, **ctx.caller_fields)
         if not await auth.is_connected(by):
             link = auth.connect_url(by)
             try:

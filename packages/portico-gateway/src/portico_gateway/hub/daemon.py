@@ -20,6 +20,7 @@ from msgspec import Struct
 from portico import __version__
 from portico.protocol.errors import PorticoError, UsageError
 from portico.rpc.supervision import BackgroundTasks
+from portico.telemetry.log_formatters import create_formatter
 from portico.transports.event_loop import LifespanTask, handle_signals, new_event_loop
 from portico_gateway.hub import location
 from portico_gateway.hub.bridge import PROTOCOL
@@ -420,7 +421,8 @@ def configure_logging(directory: str) -> None:
     handler = logging.handlers.RotatingFileHandler(
         os.path.join(directory, location.LOG_NAME), maxBytes=MAX_LOG_BYTES, backupCount=1, encoding="utf-8", delay=True
     )
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    # Messages quote hosts and servers, whose text must not forge lines or control a terminal.
+    handler.setFormatter(create_formatter("text"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from portico import Server, UsageError
+from portico.extend import decode_bounded
 from portico.jsonschema import ValidationIssue
 from portico_services.contracts import outcomes
 from portico_services.contracts.contract_cache import ContractCache
@@ -59,7 +60,7 @@ def add_call_endpoint(server: Server, path: str) -> None:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return _encode_response(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, _refuse("body", "must be application/json"))
         try:
-            message = msgspec.json.decode(await request.body(), type=_ToolCall)
+            message = decode_bounded(await request.body(), type=_ToolCall)
         except (ValueError, RecursionError) as failure:
             return _encode_response(HTTPStatus.BAD_REQUEST, _refuse("body", str(failure)))
         if not is_invocation_name(message.tool_name):
@@ -67,7 +68,7 @@ def add_call_endpoint(server: Server, path: str) -> None:
             return _encode_response(HTTPStatus.BAD_REQUEST, _refuse("tool_name", reason, message.tool_name))
         # Read for each call: a view that is configured later must apply here too.
         target = HandlerTarget(
-            server.public_handler, timeout=TIMEOUT_SECONDS, cache=cache, principal=request.user, headers=request.headers
+            server.public_handler, timeout=TIMEOUT_SECONDS, cache=cache, **request.caller_fields
         )
         # A tool that failed is a successful exchange: the status of the result is in the message.
         return _encode_response(HTTPStatus.OK, await invoke(target, message.tool_name, message.arguments))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from portico.protocol.errors import UsageError
+from portico.protocol.json_depth import decode_bounded
 
 if TYPE_CHECKING:
     from portico.transports.http_server.custom_routes import CustomRoute
@@ -30,12 +31,22 @@ class RouteRequest:
         self.query_params = _parse_form(request.query)
         self.path_params: dict[str, str] = {}
         self.user = request.principal
+        self.client_address = request.peer
+
+    @property
+    def caller_fields(self) -> dict[str, Any]:
+        """Return the Call members that identify the caller, as `Context.caller_fields` does.
+
+        Without the address, a Call without a principal would be one of the local user, who has every right.
+        """
+        request = self._request
+        return {"principal": request.principal, "address": request.peer, "headers": request.headers}
 
     async def body(self) -> bytes:
         return self._request.body
 
     async def json(self) -> Any:
-        return msgspec.json.decode(self._request.body)
+        return decode_bounded(self._request.body)
 
     async def form(self) -> dict[str, str]:
         return _parse_form(self._request.body.decode())

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from portico import Server, UsageError
+from portico.auth.principal import Principal
+from portico.transports.http_server import custom_routes
 from portico.transports.http_server.custom_routes import MAX_FORM_BYTES, CustomRoute, CustomRoutes
+from portico.transports.http_server.headers import Headers
 from portico.transports.http_server.messages import HttpRequest, HttpResponse
 
 TEXT = ((b"content-type", b"text/plain"),)
@@ -122,6 +125,47 @@ async def test_disconnect_cancels_a_custom_route(server: Server, serve: Callable
     await held.has_started()
     raw.abort()
     await held.was_cancelled()
+
+
+class Answer:
+    """A writer that notes the status."""
+
+    on_close: Any = None
+    status: int | None = None
+
+    def respond(self, response: HttpResponse) -> None:
+        self.status = response.status
+
+
+@pytest.mark.parametrize("others", ["192.0.2.2", "2001:db8:0:1::1"])
+async def test_one_caller_leaves_custom_routes_to_others(monkeypatch: pytest.MonkeyPatch, others: str) -> None:
+    monkeypatch.setattr(custom_routes, "MAX_CONCURRENT_REQUESTS_PER_CALLER", 2)
+    go_on = asyncio.Event()
+
+    async def slow(request: HttpRequest) -> HttpResponse:
+        await go_on.wait()
+        return HttpResponse(200)
+
+    route = CustomRoute("GET", "/slow", slow)
+    routes = CustomRoutes([route])
+
+    def ask(peer: str, principal: Any = None) -> Answer:
+        answer = Answer()
+        request = HttpRequest("GET", "/slow", "", Headers(), peer=peer)
+        request.principal = principal
+        routes.dispatch(route, request, answer)  # type: ignore[arg-type]
+        return answer
+
+    # The addresses of one IPv6 network are one caller, and so is a principal at any address.
+    one = [ask("2001:db8::1"), ask("2001:db8::2"), ask("2001:db8::3")]
+    user = [ask(others, Principal("ada")), ask("192.0.2.9", Principal("ada")), ask("192.0.2.10", Principal("ada"))]
+    other = ask(others)
+    assert [answer.status for answer in (*one, *user, other)] == [None, None, 503, None, None, 503, None]
+    go_on.set()
+    async with asyncio.timeout(10):
+        await routes._running.wait(10)
+    assert [answer.status for answer in (*one[:2], *user[:2], other)] == [200] * 5
+    assert not routes._running_by_caller
 
 
 async def test_the_same_by_asgi(paged: Server) -> None:

@@ -244,12 +244,18 @@ class HandshakeSession:
             subscribed=list(self._subscribed),
         )
 
-    async def restore(self, state: SessionState, principal: Any) -> None:
+    async def restore(self, state: SessionState, principal: Any, address: str | None) -> None:
         """Continue a session of another process. Changes in between are unknown, so all lists and resources are
         reported as changed.
         """
         about = self._start(
-            Call(method="server/discover", id=0, protocol_version=FIRST_MODERN_VERSION, principal=principal)
+            Call(
+                method="server/discover",
+                id=0,
+                protocol_version=FIRST_MODERN_VERSION,
+                principal=principal,
+                address=address,
+            )
         )
         discovered = await about if type(about) is CoroutineType else about
         # Encoded and decoded, because a gateway returns Raw and a server returns a struct.
@@ -314,7 +320,14 @@ class HandshakeSession:
             raise InvalidRequest("Already initialized")
         params: InitializeParams = call.decode_params()
         self.state = "INITIALIZING"
-        about = Call(method="server/discover", id=0, protocol_version=FIRST_MODERN_VERSION, principal=call.principal)
+        about = Call(
+            method="server/discover",
+            id=0,
+            protocol_version=FIRST_MODERN_VERSION,
+            principal=call.principal,
+            address=call.address,
+            headers=call.headers,
+        )
         try:
             discovered = self._start(about)
             if type(discovered) is CoroutineType:

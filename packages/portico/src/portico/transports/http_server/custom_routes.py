@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 
 from msgspec import Struct
 
 from portico.protocol.errors import UsageError
+from portico.rpc.identity import principal_id
+from portico.rpc.networks import client_network
 from portico.rpc.supervision import BackgroundTasks
 from portico.transports.http_server.messages import TEXT_HEADERS, HttpRequest, HttpResponse, ResponseWriter
 
@@ -27,6 +30,8 @@ StreamingRouteFunction = Callable[[HttpRequest, ResponseWriter], None]
 # Bodies are forms or small documents.
 MAX_FORM_BYTES = 64 * 1024
 MAX_CONCURRENT_REQUESTS = 256
+# One caller leaves room for others: the login pages of the authorization server are custom routes, too.
+MAX_CONCURRENT_REQUESTS_PER_CALLER = 64
 MAX_HANDLER_SECONDS = 60.0
 
 
@@ -63,6 +68,8 @@ class CustomRoutes:
         self._exact: dict[tuple[str, str], CustomRoute] = {}
         self._prefixes: list[CustomRoute] = []
         self._running = BackgroundTasks()
+        # Active requests by principal, or by network.
+        self._running_by_caller: Counter[str] = Counter()
         for route in builtin_routes:
             self._add(route)
         # Clients post to "/", but a page may be served there for browsers.
@@ -103,13 +110,26 @@ class CustomRoutes:
         """Start handling a request. It is cancelled if the client disconnects."""
         if route.streamed is not None:
             route.streamed(request, writer)
-        elif len(request.body) > MAX_FORM_BYTES:
+            return
+        if len(request.body) > MAX_FORM_BYTES:
             writer.respond(HttpResponse(413, TEXT_HEADERS, b"Content too large\n"))
-        elif len(self._running) >= MAX_CONCURRENT_REQUESTS:
+            return
+        caller = principal_id(request.principal) or client_network(request.peer)
+        if (
+            len(self._running) >= MAX_CONCURRENT_REQUESTS
+            or self._running_by_caller[caller] >= MAX_CONCURRENT_REQUESTS_PER_CALLER
+        ):
             writer.respond(HttpResponse(503, (*TEXT_HEADERS, (b"retry-after", b"1")), b"Service unavailable\n"))
-        else:
-            task = self._running.start(_run_handler(route, request, writer))
-            writer.on_close = task.cancel  # type: ignore[assignment]
+            return
+        self._running_by_caller[caller] += 1
+        task = self._running.start(_run_handler(route, request, writer))
+        task.add_done_callback(lambda _: self._release(caller))
+        writer.on_close = task.cancel  # type: ignore[assignment]
+
+    def _release(self, caller: str) -> None:
+        self._running_by_caller[caller] -= 1
+        if not self._running_by_caller[caller]:
+            del self._running_by_caller[caller]
 
     async def close(self) -> None:
         """Cancel the active requests."""

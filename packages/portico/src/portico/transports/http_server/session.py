@@ -246,7 +246,7 @@ class HttpSession:
         self._queued_requests, self._had_get_stream = snapshot.questions, snapshot.listened
         for message in snapshot.notices:
             self.send(message)
-        await self.session.restore(snapshot.facts, snapshot.principal)
+        await self.session.restore(snapshot.facts, snapshot.principal, snapshot.address)
 
     # Activity
 

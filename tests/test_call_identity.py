@@ -1,0 +1,51 @@
+"""A Call without a principal and without an address is one of the local user, who has every right.
+
+So whoever makes a Call for somebody else passes on both: the principal alone would turn an anonymous client of the
+network into the local user.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted(ROOT.glob("packages/*/src/**/*.py"))
+
+
+def calls_without_address(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines of Calls, and of functions that make one, that name a principal and no address."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        names = {keyword.arg for keyword in node.keywords}
+        if function in ("Call", "HandlerTarget") and "principal" in names and "address" not in names:
+            yield node.lineno
+
+
+@pytest.mark.parametrize(
+    "source, lines",
+    [
+        ("Call(method='x', principal=p)", [1]),
+        ("Call(method='x', principal=p, address=a)", []),
+        ("Call(method='x', **ctx.caller_fields)", []),
+        ("invoker.HandlerTarget(h, principal=p)", [1]),
+        ("Call(method='x')", []),
+    ],
+)
+def test_check_finds_a_forgotten_address(source: str, lines: list[int]) -> None:
+    assert list(calls_without_address(ast.parse(source))) == lines
+
+
+def test_calls_for_a_principal_have_its_address() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in SOURCES
+        for line in calls_without_address(ast.parse(path.read_text()))
+    ]
+    assert len(SOURCES) > 400
+    assert not found, f"pass the address, too, for example by `caller_fields`: {found}"
