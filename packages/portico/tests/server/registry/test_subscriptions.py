@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from portico import Client, Server
+from portico.auth.principal import Principal
 from portico.errors import ConnectionClosed
 from portico.extend import Call, CallbackReply
 from portico.protocol.subscriptions import SubscriptionFilter
@@ -55,7 +56,8 @@ async def crowd() -> Any:
     await crowd.leave()
     assert not server.subscriptions._listeners
     index = server.subscriptions._index
-    assert (index.uris, index.characters) == (0, 0)
+    assert (index.total.subscribers, index.total.uris, index.total.characters) == (0, 0, 0)
+    assert not index.by_caller
     assert not (index._lists or index._exact or index._below or index._lengths)
 
 
@@ -135,6 +137,33 @@ async def test_there_is_an_end_to_subscriptions(crowd: Crowd, bound: str, monkey
     third = crowd.join("third", SubscriptionFilter(resource_subscriptions=["a://4"]))
     await third.ready.wait()
     assert third.acknowledged is not None
+
+
+@pytest.mark.parametrize(
+    "bound, most", [("MAX_SUBSCRIBERS_PER_CALLER", 1), ("MAX_URIS_PER_CALLER", 2), ("MAX_URI_CHARS_PER_CALLER", 12)]
+)
+async def test_one_caller_leaves_subscriptions_to_others(
+    crowd: Crowd, bound: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscriptions, bound, most)
+    wanted = SubscriptionFilter(resource_subscriptions=["a://1", "a://2"])
+
+    async def join(name: str, address: str, principal: Any = None) -> ChangeRelay:
+        relay = crowd.relays[name] = ChangeRelay(
+            crowd.server, wanted, lambda method, params: None, principal=principal, address=address
+        )
+        await relay.ready.wait()
+        return relay
+
+    # Addresses of one network are one caller, and so is a principal at any address.
+    assert (await join("first", "2001:db8::1")).acknowledged is not None
+    assert (await join("second", "2001:db8::2")).error is not None
+    assert (await join("other", "2001:db8:0:1::1")).acknowledged is not None
+    assert (await join("user", "2001:db8::1", Principal("ada"))).acknowledged is not None
+    assert (await join("again", "192.0.2.1", Principal("ada"))).error is not None
+    crowd.relays["first"].close()
+    await crowd.settle()
+    assert (await join("third", "2001:db8::3")).acknowledged is not None
 
 
 # What does not exist

@@ -316,6 +316,16 @@ async def test_one_address_has_a_share_of_the_sessions(serve: Serve, server: Ser
     assert first.id in site.exchange.sessions
 
 
+async def test_one_network_has_a_share_of_the_sessions(serve: Serve, server: Server) -> None:
+    """Its sender chooses among all addresses of a /64 network."""
+    site = await serve(server, max_sessions=100, max_sessions_per_client=3, trusted_proxies=["127.0.0.1"])
+    neighbor = await site.initialize(R4, headers={"x-forwarded-for": "2001:db8:1::1"})
+    for number in range(20):
+        await site.post(initialize(R4), headers={"x-forwarded-for": f"2001:db8:2::{number + 1:x}"})
+    assert len(site.exchange.sessions) == 4
+    assert neighbor.id in site.exchange.sessions
+
+
 async def test_housekeeping_looks_at_old_sessions_only(serve: Serve, server: Server) -> None:
     """However many there are: once a second nobody looks at those that are not old."""
     site = await serve(server)
@@ -1239,7 +1249,7 @@ async def test_sessions_that_end_are_forgotten_by_the_server(serve: Serve, serve
         assert (await session.delete()).status == 204
     await wait_until(lambda: len(server.subscriptions._listeners) == 1)
     assert not site.exchange.sessions.open_streams
-    assert not site.exchange.sessions._by_address
+    assert not site.exchange.sessions._by_network
     assert not site.exchange.sessions.changes._callbacks
 
 

@@ -17,6 +17,7 @@ from portico.protocol.meta import SUBSCRIPTION_ID_META_KEY, ServerCapabilities
 from portico.protocol.subscriptions import SubscriptionFilter, SubscriptionsAcknowledgedParams
 from portico.protocol.tasks import EXTENSION
 from portico.rpc.call import Call, NotificationCallback, ServerView
+from portico.rpc.fair_queue import get_caller_key
 
 log = logging.getLogger("portico")
 
@@ -26,6 +27,10 @@ MAX_SUBSCRIBERS = 100_000
 MAX_URIS_PER_SUBSCRIBER = 1000
 MAX_URIS_TOTAL = 100_000
 MAX_URI_CHARS_TOTAL = 16 * 1024 * 1024
+# Of one caller, so that it leaves room for others.
+MAX_SUBSCRIBERS_PER_CALLER = 25_000
+MAX_URIS_PER_CALLER = 25_000
+MAX_URI_CHARS_PER_CALLER = 4 * 1024 * 1024
 # Notifications sent before other tasks of the event loop get their turn.
 NOTIFY_BATCH_SIZE = 500
 
@@ -46,8 +51,9 @@ class Subscriber(Struct, eq=False):
     server_view: ServerView | None = None
     # Predicate for the resources that it may be notified of; None: all.
     is_visible: Callable[[str], bool] | None = None
-    # The `subscriptions/listen` call.
+    # The `subscriptions/listen` call, and the principal or client network that it counts for.
     call: Call | None = None
+    caller: str = ""
 
     def notify(self, method: str, params: Any) -> None:
         """Send a notification. Failures are logged, so that other subscribers are still notified."""
@@ -80,18 +86,53 @@ def accepted_filter(
     )
 
 
+class _Usage:
+    """Number of subscribers, of their URIs, and of the characters of these URIs."""
+
+    def __init__(self) -> None:
+        self.subscribers = self.uris = self.characters = 0
+
+    def change(self, filter: SubscriptionFilter, sign: int) -> None:
+        uris = filter.resource_subscriptions or ()
+        self.subscribers += sign
+        self.uris += sign * len(uris)
+        self.characters += sign * sum(map(len, uris))
+
+    def has_room(self, filter: SubscriptionFilter, max_subscribers: int, max_uris: int, max_characters: int) -> bool:
+        uris = filter.resource_subscriptions or ()
+        return (
+            self.subscribers < max_subscribers
+            and self.uris + len(uris) <= max_uris
+            and self.characters + sum(map(len, uris)) <= max_characters
+        )
+
+
 class _SubscriberIndex:
     """Index of subscribers by change, so that a change only touches its subscribers."""
 
     def __init__(self) -> None:
-        self.uris = self.characters = 0
+        self.total = _Usage()
+        # Usage of each caller: a principal, or a client network.
+        self.by_caller: dict[str, _Usage] = {}
         self._lists: dict[str, set[Subscriber]] = {}
         self._exact: dict[str, set[Subscriber]] = {}
         # By URI without its trailing slash, for changes below a resource; and how many of these URIs have each length.
         self._below: dict[str, set[Subscriber]] = {}
         self._lengths: Counter[int] = Counter()
 
+    def has_room(self, caller: str, filter: SubscriptionFilter) -> bool:
+        """Return whether a caller may have one more subscriber with this filter."""
+        # The local user and this process itself have no share: there are no others, or they serve all of them.
+        own = (caller and self.by_caller.get(caller)) or _Usage()
+        return (
+            len(filter.resource_subscriptions or ()) <= MAX_URIS_PER_SUBSCRIBER
+            and self.total.has_room(filter, MAX_SUBSCRIBERS, MAX_URIS_TOTAL, MAX_URI_CHARS_TOTAL)
+            and own.has_room(filter, MAX_SUBSCRIBERS_PER_CALLER, MAX_URIS_PER_CALLER, MAX_URI_CHARS_PER_CALLER)
+        )
+
     def add(self, subscriber: Subscriber) -> None:
+        self.total.change(subscriber.filter, 1)
+        self.by_caller.setdefault(subscriber.caller, _Usage()).change(subscriber.filter, 1)
         for method in _list_notifications(subscriber.filter):
             self._lists.setdefault(method, set()).add(subscriber)
         for uri in subscriber.filter.resource_subscriptions or ():
@@ -101,10 +142,13 @@ class _SubscriberIndex:
             self._exact.setdefault(uri, set()).add(subscriber)
             self._below.setdefault(parent, set()).add(subscriber)
             self._lengths[len(parent)] += 1
-            self.uris += 1
-            self.characters += len(uri)
 
     def remove(self, subscriber: Subscriber) -> None:
+        self.total.change(subscriber.filter, -1)
+        own = self.by_caller[subscriber.caller]
+        own.change(subscriber.filter, -1)
+        if not own.subscribers:
+            del self.by_caller[subscriber.caller]
         for method in _list_notifications(subscriber.filter):
             _discard(self._lists, method, subscriber)
         for uri in subscriber.filter.resource_subscriptions or ():
@@ -114,8 +158,6 @@ class _SubscriberIndex:
             self._lengths[len(parent)] -= 1
             if not self._lengths[len(parent)]:
                 del self._lengths[len(parent)]
-            self.uris -= 1
-            self.characters -= len(uri)
 
     def find(self, method: str, uri: str | None) -> Collection[Subscriber]:
         """Return the subscribers of a change. Subscriptions to a resource include everything below it."""
@@ -180,13 +222,8 @@ class Subscriptions:
         Returns an awaitable for that end; `on_end` is then called. Raises InternalError if there are too many
         subscriptions.
         """
-        uris = filter.resource_subscriptions or ()
-        if (
-            len(self._listeners) >= MAX_SUBSCRIBERS
-            or len(uris) > MAX_URIS_PER_SUBSCRIBER
-            or self._index.uris + len(uris) > MAX_URIS_TOTAL
-            or self._index.characters + sum(map(len, uris)) > MAX_URI_CHARS_TOTAL
-        ):
+        caller, _ = get_caller_key(call)
+        if not self._index.has_room(caller, filter):
             raise InternalError("Rejected: too many subscriptions")
         self._loop = asyncio.get_running_loop()
         subscriber = Subscriber(
@@ -196,6 +233,7 @@ class Subscriptions:
             server_view=call.facet,
             is_visible=is_visible,
             call=call,
+            caller=caller,
         )
         # The acknowledgement must be the first message of the stream, so send it before the subscriber is registered.
         call.reply.notify(

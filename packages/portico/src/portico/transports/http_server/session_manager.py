@@ -10,6 +10,7 @@ from typing import Any
 
 from portico.rpc.call import Handler
 from portico.rpc.handshake.list_changes import ListChangeNotifier
+from portico.rpc.networks import client_network
 from portico.transports.http_server.cluster_hooks import ClusterHooks
 from portico.transports.http_server.session import HttpSession
 from portico.transports.http_server.session_streams import GetStream, SessionStream
@@ -53,7 +54,7 @@ class _LruSessions:
 class SessionManager:
     """Sessions of one process, by id. A session of another principal is treated as unknown.
 
-    Limited to `max_sessions` in total and `max_sessions_per_client` per address. Beyond that, the oldest idle session
+    Limited to `max_sessions` in total and `max_sessions_per_client` per client network. Beyond that, the oldest idle session
     is evicted.
     """
 
@@ -69,7 +70,7 @@ class SessionManager:
         self._max_sessions_per_client = max_sessions_per_client
         self._by_id: dict[str, HttpSession] = {}
         self._by_age = _LruSessions()
-        self._by_address: dict[str, _LruSessions] = {}
+        self._by_network: dict[str, _LruSessions] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -90,15 +91,15 @@ class SessionManager:
 
     def add(self, session: HttpSession) -> bool:
         """Add a session. Return whether there was room, or room could be made."""
-        # The limit per address is checked first: one client at its limit must not evict sessions of others.
-        near = self._by_address.get(session.address)
+        # The limit per network is checked first: one client at its limit must not evict sessions of others.
+        near = self._by_network.get(client_network(session.address))
         if near is not None and len(near) >= self._max_sessions_per_client and not self._evict_idle(near):
             return False
         if len(self._by_id) >= self._max_sessions and not self._evict_idle(self._by_age):
             return False
         self._by_id[session.id] = session
         self._by_age.add(session)
-        self._by_address.setdefault(session.address, _LruSessions()).add(session)
+        self._by_network.setdefault(client_network(session.address), _LruSessions()).add(session)
         return True
 
     def _evict_idle(self, among: _LruSessions) -> bool:
@@ -123,7 +124,7 @@ class SessionManager:
     def _mark_used(self, session: HttpSession) -> None:
         session.last_used = time.monotonic()
         self._by_age.touch(session)
-        self._by_address[session.address].touch(session)
+        self._by_network[client_network(session.address)].touch(session)
 
     def end(self, session: HttpSession) -> None:
         if self.remove(session) and self.cluster is not None:
@@ -140,10 +141,11 @@ class SessionManager:
         """Remove a session but leave its streams open. Return whether it was here."""
         if self._by_id.pop(session.id, None) is None:
             return False
-        near = self._by_address[session.address]
+        network = client_network(session.address)
+        near = self._by_network[network]
         near.remove(session)
         if not near:
-            del self._by_address[session.address]
+            del self._by_network[network]
         self._by_age.remove(session)
         session.close_channel()
         return True

@@ -20,6 +20,7 @@ from portico.protocol.versions import MODERN_VERSIONS
 from portico.rpc.call import Call, Reply, cancel_request_task, get_capabilities
 from portico.rpc.channel import subscription_ended_params
 from portico.rpc.dispatcher import Dispatcher, PeerInfo
+from portico.rpc.networks import client_network
 from portico.transports.http_server import headers as http, sse
 from portico.transports.http_server.cluster_hooks import ClusterHooks
 from portico.transports.http_server.messages import (
@@ -150,8 +151,8 @@ class HttpReply(Reply):
         if call.method in LONG_LIVED_METHODS:
             self.is_active_call = False
         else:
-            peer, by_client = self._request.peer, requests.in_flight_by_client
-            by_client[peer] = by_client.get(peer, 0) + 1
+            network, by_client = client_network(self._request.peer), requests.in_flight_by_client
+            by_client[network] = by_client.get(network, 0) + 1
 
     @property
     def principal(self) -> Any:
@@ -198,12 +199,12 @@ class HttpReply(Reply):
         requests = self._requests
         requests.replies.discard(self)
         if self.is_active_call:
-            peer, by_client = self._request.peer, requests.in_flight_by_client
-            left = by_client[peer] - 1
+            network, by_client = client_network(self._request.peer), requests.in_flight_by_client
+            left = by_client[network] - 1
             if left:
-                by_client[peer] = left
+                by_client[network] = left
             else:
-                del by_client[peer]
+                del by_client[network]
         if message is None:
             self._writer.on_close = None
         else:
