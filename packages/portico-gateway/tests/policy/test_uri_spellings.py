@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import posixpath
 import re
 import shutil
@@ -198,10 +199,28 @@ def test_braces_parameters_and_compatibility_characters_hide_no_dot_segments(uri
         "file:///srv%E2%88%95secret/plan",
         "file:///srv\u2044secret/plan",
         "file:///srv/%EF%BD%93ecret/plan",
+        "jar:file:///srv/secret/plan!/entry",
+        "jar:jar:file:///srv/secret/plan!/inner.jar!/entry",
+        "jar:file:///srv/share/%2e%2e/secret/plan!/entry",
+        "url:file:///srv/secret/plan",
+        "VIEW-SOURCE:file:///srv/share/../secret/plan",
+        "url%3Afile:///srv/secret/plan",
+        "git+file:///srv/secret/plan",
     ],
 )
 def test_a_name_that_only_some_targets_read_as_a_denied_one_is_denied(uri: str) -> None:
     assert is_refused(uri, "file:///srv/secret/*", "file:///none/*")
+
+
+def test_many_outer_schemes_are_read_in_linear_time() -> None:
+    seconds = []
+    for count in (1000, 4000):
+        uri = "a:" * count + "file:///srv/secret/plan!/x"
+        began = time.process_time()
+        assert is_refused(uri, "file:///srv/secret/*", "file:///none/*")
+        seconds.append(time.process_time() - began)
+    # Four times the length: sixteen times the work would be quadratic.
+    assert seconds[1] < 10 * seconds[0] + 0.05
 
 
 def test_the_text_of_a_template_is_judged_by_where_it_leads() -> None:

@@ -26,6 +26,8 @@ MAX_CACHED_CHARS = 256
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _TAIL = re.compile(r"[?#].*", re.DOTALL)
+# Schemes around another URI: `jar:file:///a.zip!/b`, `view-source:http://…`, `git+file:///repository`.
+_OUTER_SCHEMES = re.compile(r"(?:[A-Za-z][A-Za-z0-9.-]*[:+])+(?=[A-Za-z][A-Za-z0-9.-]*:)")
 _DROPPED = str.maketrans("", "", "\t\r\n")
 _DOT = re.compile(r"%2e", re.IGNORECASE)
 _DRIVE = re.compile(r"[A-Za-z][:|]")
@@ -34,7 +36,7 @@ _WINDOWS_SUFFIX = re.compile(r"(?<=[^/. ])(?::[^/]*|[. ]+)(?=/|$)")
 _PARAMETERS = re.compile(r";[^/]*")
 # URIs that all parsers read alike, so that long lists of resources are filtered quickly.
 _PLAIN = re.compile(
-    r"(?:file:///|(?!(?:file|https?|wss?|ftp):)[a-z][a-z0-9+.-]*://[a-z][a-z0-9_-]*(?:/|$))"
+    r"(?:file:///|(?!(?:file|https?|wss?|ftp):)[a-z][a-z0-9.-]*://[a-z][a-z0-9_-]*(?:/|$))"
     r"(?:[A-Za-z0-9_~-][A-Za-z0-9_.~-]*(?<!\.)(?:/(?!$)|$))*"
 )
 # The "special" schemes of WHATWG URL except `file`, with their default ports.
@@ -74,6 +76,8 @@ def _find_forms(uri: str) -> UriForms:
         if compatible != item:
             # A target that normalizes first reads full-width letters and slashes as letters and slashes.
             lenient |= dict.fromkeys(_possible_forms(compatible))
+    for inner in dict.fromkeys(inner for item in (*whole, *paths) for inner in _inner_uris(item)):
+        lenient |= dict.fromkeys(_possible_forms(inner))
     return UriForms(
         tuple(whole),
         tuple(form for form in paths if form not in whole),
@@ -82,6 +86,16 @@ def _find_forms(uri: str) -> UriForms:
 
 
 _cached_forms = lru_cache(maxsize=4096)(_find_forms)
+
+
+def _inner_uris(uri: str) -> Iterator[str]:
+    """Return the URI that another one contains, and the archive in a `jar:` URI."""
+    match = _OUTER_SCHEMES.match(uri)
+    if match is not None:
+        inner = uri[match.end() :]
+        yield inner
+        if "!" in inner:
+            yield inner.partition("!")[0]
 
 
 def _possible_forms(*uris: str) -> dict[str, None]:
