@@ -143,3 +143,11 @@ def test_access_settings_in_the_guides_are_valid(tmp_path: Path, monkeypatch: py
         server = Server("any")
         access_settings.apply(server, one)
         assert server.auth is not None
+
+
+def test_a_token_that_expires_immediately_is_refused(
+    portico: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    done = portico("tokens", "add", "alice", "--expires-in-days", "0", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--expires-in-days must be at least 1, got 0" in done.stderr and not list(tmp_path.iterdir())

@@ -176,7 +176,8 @@ def build_server(
                 or service_name in settings_file.compat
             ):
                 where = _setting_location(environment.settings, service_name, getattr(reason, "option", ""))
-                raise UsageError(f"{where}the service {name!r}: {reason}") from None
+                known = service_name in SERVICE_CLASSES
+                raise UsageError(f"{where}the service {name!r}: {reason}" if known else str(reason)) from None
             log.info("service %r is not available: %s", name, reason)
             if unavailable is not None:
                 unavailable[service_name] = str(reason)
@@ -251,7 +252,10 @@ def apply_compat(server: Server, settings_file: SettingsFile) -> None:
     """Adapt the tools of a user's own server to `[compat.target]`. Raises UsageError if the section is missing."""
     compat = settings_file.compat.get(settings.TARGET_SECTION)
     if compat is None:
-        raise UsageError("these settings apply to Portico's built-in services: [compat.target] is missing")
+        raise UsageError(
+            "a profile for the built-in services cannot be applied to another server: remove TARGET, or add "
+            "[compat.target] to a profile of your own"
+        )
     names: dict[str, str] = {}
     registry = server.registry
     # All versions of a tool share its name, and a compat section maps a name once. Each round therefore holds at most
@@ -401,7 +405,12 @@ def create_service(
     name, _, extent = name.partition(":")
     home = SERVICE_CLASSES.get(name)
     if home is None:
-        raise UsageError(f"unknown service {name!r} (expected one of {', '.join(SERVICE_CLASSES)})")
+        # Only needed here.
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, SERVICE_CLASSES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(SERVICE_CLASSES)}"
+        raise UsageError(f"unknown service {name!r} ({hint})")
     try:
         # Only now are the dependencies of the service imported.
         kind = getattr(load_module(home[0]), home[1])

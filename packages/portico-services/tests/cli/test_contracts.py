@@ -400,3 +400,9 @@ def test_every_option_is_explained() -> None:
     asking = {name for flag in specs.parser_for("read").flags for name in flag.option_strings}
     for name in own - asking:
         assert re.search(rf"`{name}\b", PAGE), name
+
+
+def test_a_missing_lock_says_what_writes_it(contracts: Portico, shop: Portico) -> None:
+    done = contracts("diff", "contracts.lock", str(shop()))
+    assert done.returncode == 2
+    assert "contracts.lock not found; `portico contracts lock TARGET` writes it" in done.stderr

@@ -554,3 +554,8 @@ def test_options_of_serve_belong_after_the_dashes(portico: Any) -> None:
     done = portico("install", "claude-code", "--services", "memory")
     assert done.returncode == 2
     assert "unrecognized arguments: --services memory; options of `portico serve` follow --" in done.stderr
+
+
+def test_removing_a_server_that_is_not_there_is_an_error(portico: Any, tmp_path: Path) -> None:
+    done = portico("install", "cursor", "--remove", "--name", "nosuch", HOME=str(tmp_path))
+    assert done.returncode == 2 and "has no server named 'nosuch'" in done.stderr

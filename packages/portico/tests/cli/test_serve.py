@@ -22,6 +22,8 @@ Spawn = Callable[..., Any]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Refused = Callable[..., str]
 
+PORTICO = [sys.executable, "-m", "portico"]
+
 SERVER = """
 from portico import Server
 
@@ -490,3 +492,54 @@ def test_server_table_for_a_program_is_rejected_rather_than_ignored(refused: Ref
     (tmp_path / "portico.toml").write_text("[serve]\nmax_message_size = 1000\n[server]\nstrict_arguments = true\n")
     message = refused("serve", "mine.py", "--config", "portico.toml", cwd=tmp_path)
     assert "portico.toml:3: [server] applies to the built-in services" in message
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    "words", [["--help"], ["list", "--help"], ["list", "own.py"], ["memory", "export", "--all"], ["profiles", "list"]]
+)
+def test_output_that_cannot_be_written_is_an_error(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "own.py").write_text(SERVER.format(name="mine"))
+    env = {**os.environ, "PORTICO_DATA": str(tmp_path)}
+    subprocess.run([*PORTICO, "memory", "capture", "text"], cwd=tmp_path, env=env, check=True, capture_output=True)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*PORTICO, *words], cwd=tmp_path, env=env, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, "portico: cannot write to standard output: No space left on device\n")
+
+
+def test_a_wrong_kind_is_named(run: Run, tmp_path: Path) -> None:
+    done = run("list", "tool", "own.py", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "portico: unknown kind 'tool'; did you mean 'tools'?\n")
+
+
+def test_only_required_arguments_are_reported_as_missing(run: Run, tmp_path: Path) -> None:
+    assert "are required: ACTION\n" in run("hub", cwd=tmp_path).stderr
+
+
+def test_a_private_key_without_a_certificate_is_refused(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(SERVER.format(name="mine"))
+    line = refused("serve", "own.py", "--port", "0", "--ssl-keyfile", "key.pem", cwd=tmp_path)
+    assert "ssl_keyfile requires ssl_certfile" in line
+    line = refused("serve", "own.py", "--port", "0", "--ssl-certfile", "cert.pem", cwd=tmp_path)
+    assert "cannot use the certificate 'cert.pem': No such file or directory" in line
+
+
+def test_a_misspelled_service_gets_a_suggestion(refused: Refused, tmp_path: Path) -> None:
+    line = refused("serve", "--services", "memry", cwd=tmp_path)
+    assert line == "portico: unknown service 'memry' (did you mean 'memory'?)"
+
+
+def test_a_profile_of_the_services_is_refused_for_another_server(refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(SERVER.format(name="mine"))
+    assert "remove TARGET" in refused("serve", "own.py", "--profile", "subcog", cwd=tmp_path)
+
+
+def test_an_entry_has_a_command_or_a_url_and_may_follow_a_byte_order_mark(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(SERVER.format(name="mine"))
+    entry = {"command": sys.executable, "args": ["-m", "portico", "serve", "own.py"]}
+    (tmp_path / "bom.json").write_text("\ufeff" + json.dumps({"mcpServers": {"own": entry}}), encoding="utf-8")
+    assert run("list", "bom.json", cwd=tmp_path).returncode == 0
+    both = {"mcpServers": {"own": {**entry, "url": "http://127.0.0.1:9/mcp"}}}
+    (tmp_path / "both.json").write_text(json.dumps(both))
+    done = run("list", "both.json", cwd=tmp_path)
+    assert done.returncode == 2 and "a `command` or a `url`, not both" in done.stderr

@@ -46,6 +46,8 @@ def _add(arguments: argparse.Namespace) -> None:
             raise UsageError(
                 f"invalid scope or group {scope!r}: it must not contain spaces, quotation marks or backslashes"
             )
+    if arguments.expires_in_days == 0:
+        raise UsageError("--expires-in-days must be at least 1, got 0; without it the token does not expire")
     path = Path(arguments.file)
     rows = load_token_file(path) if path.exists() else []
     # Two valid tokens of one ID could not be told apart in the list, and `remove` would delete both.

@@ -312,6 +312,8 @@ def _from_file(word: str) -> ServerContract | None:
     """Load the contract in a file; None if the word is not such a file but a client target."""
     if not word.endswith((".md", ".lock", ".json")) or "://" in word:
         return None
+    if word.endswith(".lock") and not os.path.exists(word):
+        raise UsageError(f"{word} not found; `portico contracts lock TARGET` writes it")
     text = read_text(word, MAX_FILE_BYTES)
     if word.endswith(".json") and _is_configuration(text):
         return None

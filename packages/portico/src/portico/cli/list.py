@@ -13,7 +13,7 @@ from portico.cli.specs import parse_target_command
 from portico.cli.specs.client import ALL_KINDS
 from portico.client.client import Client
 from portico.jsonschema.reader import SchemaReader
-from portico.protocol.errors import MethodNotFound
+from portico.protocol.errors import MethodNotFound, UsageError
 from portico.protocol.prompts import Prompt
 from portico.protocol.resources import Resource, ResourceTemplate
 from portico.protocol.tools import Tool
@@ -39,6 +39,15 @@ def run(argv: list[str]) -> int:
     # KIND is optional and precedes TARGET, which argparse cannot express: it would take the target for the kind.
     if not set(KINDS).intersection(argv[: argv.index("--")] if "--" in argv else argv):
         argv = [ALL_KINDS, *argv]
+    words = [word for word in argv[1:3] if not word.startswith("-")]
+    # Two words before any option: the first is a kind that does not exist.
+    if argv[:1] == [ALL_KINDS] and len(words) == 2 and words[0].isalpha():
+        # Only needed here.
+        from difflib import get_close_matches
+
+        near = get_close_matches(words[0], KINDS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(KINDS)}"
+        raise UsageError(f"unknown kind {words[0]!r}; {hint}")
     arguments = parse_target_command("list", argv)
     return run_with_client(arguments, lambda client, printer: _list(client, printer, arguments))
 

@@ -10,7 +10,7 @@ from portico._lazy import load_module
 from portico.auth.errors import AuthorizationError
 from portico.cli.commands import PACKAGES, all_commands, find_command
 from portico.cli.specs.parser import CommandParser
-from portico.cli.terminal_text import escape_control
+from portico.cli.terminal_text import escape_control, report_write_errors
 from portico.plugins import install_command
 from portico.protocol.errors import PorticoError, TransportError, UsageError
 from portico.transports.importer import LoadFailed
@@ -46,9 +46,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if stream is not None and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        status = _run(words)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        with report_write_errors():
+            status = _run_and_flush(words)
     except PorticoError as mistake:
         status = _report(mistake)
     except KeyboardInterrupt:
@@ -60,6 +59,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     if status:
         _flush_or_discard()
         raise SystemExit(status)
+
+
+def _run_and_flush(words: list[str]) -> int:
+    """Run a command line and write all of its output, so that an error is reported instead of lost at exit."""
+    try:
+        return _run(words)
+    # `--help` and usage errors end in SystemExit.
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()
 
 
 def _run(words: list[str]) -> int:

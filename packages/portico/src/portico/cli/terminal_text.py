@@ -5,6 +5,7 @@ A server's text may contain escape sequences that move the cursor, change the ti
 
 from __future__ import annotations
 
+import errno
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -69,6 +70,10 @@ def is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and not stream.closed and stream.isatty()
 
 
+# What a write to a full disk, a file that may not grow, a failing device or a closed descriptor returns.
+_WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+
 @contextmanager
 def report_write_errors() -> Iterator[None]:
     """Convert write errors to PorticoError, but leave a closed pipe to `main`, which exits silently."""
@@ -77,4 +82,7 @@ def report_write_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as failure:
+        # Errors of files and sockets have other causes.
+        if failure.errno not in _WRITE_ERRORS or failure.filename is not None:
+            raise
         raise PorticoError(f"cannot write to standard output: {failure.strerror or failure}") from None

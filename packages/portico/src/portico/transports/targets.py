@@ -180,7 +180,8 @@ def _parse_config_file(path: str, name: str) -> Target:
 def read_configuration(path: str) -> dict[str, Any]:
     """Return the object in a JSON file. Raises `UsageError` if it cannot be read or is not an object."""
     try:
-        with open(path, encoding="utf-8") as file:
+        # Editors on Windows begin a file with a byte order mark.
+        with open(path, encoding="utf-8-sig") as file:
             configuration = json.load(file)
     except FileNotFoundError:
         raise UsageError(f"file not found: {path}") from None
@@ -210,6 +211,8 @@ def _select_entry(config: Mapping[str, Any], where: str, name: str) -> Mapping[s
 
 
 def _parse_entry(entry: Mapping[str, Any], where: str) -> Target:
+    if isinstance(entry.get("url"), str) and isinstance(entry.get("command"), str):
+        raise UsageError(f"{where}: a server entry must have a `command` or a `url`, not both")
     if isinstance(entry.get("url"), str):
         # Clients disagree on the key: VS Code and Claude write `type`, FastMCP writes `transport`.
         kind = entry.get("type", entry.get("transport"))

@@ -49,7 +49,7 @@ COMMAND_SPECS: dict[str, CommandSpec] = {
             "--arguments",
             metavar="JSON",
             dest="json_arguments",
-            help="all arguments as a JSON object: '{…}', @file or -",
+            help="arguments as a JSON object: '{…}', @file or -; key=value takes precedence",
         ),
         FORMAT,
         SAVE_DIR,

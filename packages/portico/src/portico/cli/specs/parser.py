@@ -127,7 +127,16 @@ class CommandParser(argparse.ArgumentParser):
                     name = flag.option_strings[-1]
                     self.error(f"{name} is an option of {' and '.join(owners)}, not of {action}")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # argparse ignores write errors; `main` reports them.
+        (sys.stderr if file is None else file).write(message)
+
     def error(self, message: str) -> NoReturn:
+        head, mark, names = message.partition("the following arguments are required: ")
+        if mark and not head:
+            # argparse also names positional arguments that may be empty.
+            optional = {action.metavar or action.dest for action in self._actions if action.nargs == "*"}
+            message = mark + ", ".join(name for name in names.split(", ") if name not in optional)
         self.print_usage(sys.stderr)
         self.exit(2, f"portico: {message}{self._suggestion(message)}\n")
 

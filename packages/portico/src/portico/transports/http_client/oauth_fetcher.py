@@ -40,7 +40,7 @@ class OAuthFetcher:
             async with asyncio.timeout(FETCH_TIMEOUT_SECONDS):
                 return await self._fetch(request)
         except (TransportError, ProtocolError) as failure:
-            raise AuthorizationError(f"{quote_untrusted(request.url)} could not be fetched: {failure}.") from None
+            raise AuthorizationError(f"{quote_untrusted(request.url)} could not be fetched: {failure}") from None
         except TimeoutError:
             raise AuthorizationError(
                 f"{quote_untrusted(request.url)} did not respond within {FETCH_TIMEOUT_SECONDS:g} s."

@@ -47,6 +47,9 @@ class BindAddress(Struct, kw_only=True):
             raise UsageError(f"port must be between 0 and 65535, got {self.port}")
         if self.unix_socket is not None and self.fd is not None:
             raise UsageError("unix_socket and fd cannot be combined")
+        if self.ssl_keyfile is not None and self.ssl_certfile is None:
+            # The server would speak plain HTTP.
+            raise UsageError("ssl_keyfile requires ssl_certfile, the file with the certificate")
 
     def ssl_context(self) -> ssl.SSLContext | None:
         if self.ssl_certfile is None:
@@ -57,7 +60,9 @@ class BindAddress(Struct, kw_only=True):
         try:
             context.load_cert_chain(self.ssl_certfile, self.ssl_keyfile)
         except (OSError, ssl.SSLError) as failure:
-            raise UsageError(f"cannot use the certificate: {failure}") from None
+            files = " and ".join(repr(path) for path in (self.ssl_certfile, self.ssl_keyfile) if path)
+            problem = failure.strerror if isinstance(failure, FileNotFoundError) else failure
+            raise UsageError(f"cannot use the certificate {files}: {problem}; expected PEM files") from None
         return context
 
     def url(self, sockets: socket.socket, path: str) -> str:
