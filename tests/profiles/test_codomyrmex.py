@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import jsonschema_rs
 import pytest
@@ -158,6 +159,8 @@ async def test_a_server_of_ones_own_in_this_shape(serve: Serve, tmp_path: Path) 
         (JSON, {"tool_name": "my_module.double"}, 400, "ValidationError", "arguments"),
         (JSON, {"tool_name": "my_module.double", "arguments": {}, "id": 1}, 400, "ValidationError", "id"),
         (JSON, [], 400, "ValidationError", "object"),
+        (JSON, {"tool_name": "my_module.double", "arguments": []}, 400, "ValidationError", "arguments: "),
+        (JSON, {"tool_name": 5, "arguments": {}}, 400, "ValidationError", "tool_name: "),
         ("text/plain", {"tool_name": "my_module.double", "arguments": {}}, 415, "ValidationError", "application/json"),
     ],
 )
@@ -179,6 +182,59 @@ async def test_a_bare_call_over_http_is_answered_with_a_bare_result(
     else:
         assert message.error is not None and message.error.error_type == error_type
         assert words in message.error.error_message
+
+
+@pytest.mark.parametrize(
+    "body, words",
+    [
+        (b'{"tool_name": "my_module.double", "arguments": {"number": ' + b"[" * 500 + b"]" * 500 + b"}}", "too deeply"),
+        (b'{"tool_name": "a.b", "tool_name": "my_module.double", "arguments": {"number": 1}}', "duplicated"),
+        (b'{"tool_name": "my_module.double", "arguments": {"number": 1, "number": 2}}', "duplicated"),
+        (b'{"tool_name": "my_module.double", "arguments": {"number": NaN}}', "malformed"),
+        (b'{"tool_name": "\xff", "arguments": {}}', "UTF-8"),
+    ],
+)
+async def test_a_bare_call_that_is_no_message_is_refused(body: bytes, words: str) -> None:
+    server = Server("my_module")
+
+    @server.tool
+    def double(number: Any) -> Any:
+        return number
+
+    assembly.apply_compat(server, assembly.read_settings("codomyrmex", None))
+    async with post(server, JSON, body, token="secret") as (answered, result):
+        error = MCPToolResult.model_validate(result).error
+        assert answered == 400 and error is not None
+        assert words in error.error_message and error.error_details == {"parameter": "body", "constraint": ANY}
+
+
+async def test_a_bare_call_may_be_as_large_as_a_message_and_a_refusal_repeats_only_its_beginning() -> None:
+    server = Server("my_module")
+
+    @server.tool
+    def size(code: str, number: int = 0) -> int:
+        return len(code)
+
+    assembly.apply_compat(server, assembly.read_settings("codomyrmex", None))
+    arguments: dict[str, Any] = {"code": "x" * 1_000_000}
+    body = {"tool_name": "my_module.size", "arguments": arguments}
+    async with post(server, JSON, json.dumps(body).encode(), token="secret") as (answered, result):
+        assert (answered, result["data"]) == (200, {"result": 1_000_000})
+    arguments["number"] = "9" * 100_000
+    async with post(server, JSON, json.dumps(body).encode(), token="secret") as (answered, result):
+        assert result["error"]["error_details"]["parameter"] == "number"
+        assert result["error"]["error_details"]["provided_value"].startswith("999")
+        assert len(json.dumps(result)) < 2000
+
+
+async def test_a_call_is_logged_once_if_services_are_added_to_the_users_server(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "my.py").write_text(OWN)
+    child = await serve("codomyrmex", tmp_path / "my.py", "--services", "contracts")
+    await child.open("2025-03-26")
+    await child.call("my_module.nothing")
+    await child.call("contracts.spec_list")
+    _, _, log = await child.end()
+    assert (log.count("'my_module.nothing'"), log.count("'contracts.spec_list'")) == (1, 1)
 
 
 async def test_a_bare_call_needs_the_token_of_the_endpoint() -> None:

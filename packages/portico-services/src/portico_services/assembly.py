@@ -151,7 +151,7 @@ def build_server(
     if settings_file.server.error_details:
         server.add_middleware(adapter.adding_details)
     if wants_call_log(settings_file):
-        server.add_middleware(adapter.call_logging_middleware(server))
+        adapter.enable_call_log(server)
     service_names = names if names is not None else settings_file.serve.services
     chosen = list(service_names if service_names is not None else SERVICE_CLASSES)
     # With operator tools every service may be enabled later, so names are disambiguated against all of them.
@@ -275,7 +275,7 @@ def apply_compat(server: Server, settings_file: SettingsFile) -> None:
         listed = {tool.name: names[tool.name] for tool in batch}
         registry.add_all(list(adapter.adapt_components(batch, replace(compat, tools=listed), is_user_server=True)))
     if compat.log_calls:
-        server.add_middleware(adapter.call_logging_middleware(server))
+        adapter.enable_call_log(server)
     _add_call_endpoints(server, [compat])
 
 

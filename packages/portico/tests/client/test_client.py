@@ -241,8 +241,10 @@ async def test_a_tool_is_called(revision: str) -> None:
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_a_refusal_is_raised_or_returned(revision: str) -> None:
     async with Client(weather(), protocol_version=revision) as client:
-        with pytest.raises(ToolError, match=r"No forecast on Sundays\."):
+        with pytest.raises(ToolError, match=r"No forecast on Sundays\.") as refused:
             await client.call_tool("fail")
+        # The server states no type, so it is the generic one.
+        assert (refused.value.error_type, refused.value.details) == ("ToolExecutionError", {})
         result = await client.call_tool("fail", raise_on_error=False)
     assert (result.is_error, result.text, result.structured) == (True, "No forecast on Sundays.", None)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from portico import UsageError
 from portico.extend import ERROR_META_KEY, RESULT, WRAP_RESULT_KEY, decode_bounded
 from portico.jsonschema import (
@@ -23,6 +25,7 @@ from portico.jsonschema import (
     validate,
     wrap_as_property,
 )
+from portico.text import truncate
 from portico.types import V2025_06_18
 from portico_services.contracts.definitions import ServerContract, ToolDefinitionSnapshot
 from portico_services.contracts.result_schema import MEMBERS, UNDECLARED_DATA, data_of_result, is_result_schema
@@ -100,6 +103,7 @@ class ContractOutputViolation(Exception):
 
 
 MAX_MESSAGE_CHARS = 4000
+MAX_ECHOED_VALUE_CHARS = 200
 TOOL_NOT_FOUND_CODE = "MCP-ToolNotFound"
 
 
@@ -312,7 +316,7 @@ def _says_unknown(error: Mapping[str, Any], name: str, contract: ServerContract)
 def invalid_arguments(complaints: list[ValidationIssue]) -> Outcome:
     """Return the failure for arguments that do not match the tool's schema, detected before the call."""
     result = [
-        {"parameter": complaint.path, "constraint": complaint.message, "provided_value": complaint.received}
+        {"parameter": complaint.path, "constraint": complaint.message, "provided_value": _echo(complaint.received)}
         # A missing argument has no provided value; null would claim that null was passed.
         if complaint.keyword != "required"
         else {"parameter": complaint.path, "constraint": complaint.message}
@@ -320,6 +324,17 @@ def invalid_arguments(complaints: list[ValidationIssue]) -> Outcome:
     ]
     message = "; ".join(f"{complaint.path or 'arguments'}: {complaint.message}" for complaint in complaints)
     return failure("ValidationError", f"Invalid arguments: {message}", _first_of(result))
+
+
+def _echo(value: Any) -> Any:
+    """Return the received value, or the beginning of its JSON if it is long: a response must not repeat megabytes."""
+    try:
+        text = msgspec.json.encode(value, enc_hook=str).decode()
+    except (ValueError, RecursionError, OverflowError):
+        return truncate(repr(value), MAX_ECHOED_VALUE_CHARS)
+    if len(text) <= MAX_ECHOED_VALUE_CHARS:
+        return value
+    return truncate(value if isinstance(value, str) else text, MAX_ECHOED_VALUE_CHARS)
 
 
 def argument_problems(data: Any) -> dict[str, Any] | None:

@@ -247,7 +247,9 @@ def _idempotency(tool: ToolDefinitionSnapshot) -> str:
     if tool.hint("idempotentHint"):
         return "**Idempotent**: yes. Repeated calls with the same arguments have no further effect."
     explanation = (
-        "It says so itself." if tool.annotations.get("idempotentHint") is False else "It does not say otherwise."
+        "The server declares it as not idempotent."
+        if tool.annotations.get("idempotentHint") is False
+        else "The server does not declare it as idempotent."
     )
     return (
         "**Idempotent**: no. Each call may take effect again, so do not retry a call that may have arrived. "

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from typing import Any
+from weakref import WeakSet
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
@@ -59,6 +60,7 @@ call_log = logging.getLogger("portico.contracts")
 # duplicate it, so the envelope is sent in `_meta`, for clients that request it.
 LAST_ENVELOPE_VERSION = V2025_03_26
 ENVELOPE_META_KEY = "portico/envelope"
+_logged_servers: WeakSet[Server] = WeakSet()
 
 
 def adapt_components(
@@ -317,6 +319,14 @@ class CompatPrompt(Prompt):
         if not isinstance(block, TextContent):
             return message
         return PromptMessage(message.role, replace(block, text=self._words(block.text)))
+
+
+def enable_call_log(server: Server) -> None:
+    """Log the tool calls of a server as `call_logging_middleware` does. A second call changes nothing."""
+    # The user's server and the services that are added to it may both request the log.
+    if server not in _logged_servers:
+        _logged_servers.add(server)
+        server.add_middleware(call_logging_middleware(server))
 
 
 def call_logging_middleware(server: Server) -> HandlerMiddleware:

@@ -89,7 +89,7 @@ try {
 } catch (failure) {
   said.push(failure instanceof ToolFailure ? failure.message : String(failure));
   if (failure instanceof ToolFailure) {
-    said.push([failure.kind, failure.details, failure.retryable]);
+    said.push([failure.errorType, failure.details, failure.retryable]);
   }
 }
 VERSIONS["buy"] = "2.0.5";

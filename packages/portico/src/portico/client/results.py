@@ -58,15 +58,18 @@ class CallToolResult(Struct, Generic[T]):
 
 
 def tool_error(result: CallToolResult[Any]) -> ToolError:
-    """Return the ToolError of a failed result, with the `error_type`, `details` and `retryable` of its `_meta`."""
+    """Return the ToolError of a failed result, with the `error_type`, `details` and `retryable` of its `_meta`.
+
+    The type is `ToolExecutionError` if the server states none, so that callers can compare types without special cases.
+    """
     about = (result.meta or {}).get(ERROR_META_KEY)
     if not isinstance(about, dict):
-        return ToolError(result.text)
+        return ToolError(result.text, error_type=UNSPECIFIED_ERROR_TYPE)
     # The metadata is from a remote server, so every member may have any type.
     kind, retryable = about.get("error_type"), about.get("retryable")
     return ToolError(
         result.text,
-        error_type=kind if isinstance(kind, str) else None,
+        error_type=kind if isinstance(kind, str) and kind else UNSPECIFIED_ERROR_TYPE,
         details=_error_details(about),
         retryable=retryable if isinstance(retryable, bool) else None,
     )
@@ -79,6 +82,7 @@ def _error_details(about: dict[str, Any]) -> dict[str, Any]:
     return {**details, **inner} if isinstance(inner, dict) else details if inner is None else {**details, "text": inner}
 
 
+UNSPECIFIED_ERROR_TYPE = "ToolExecutionError"
 _KNOWN_MEMBERS = frozenset({"error_type", "error_message", "error_details", "retryable"})
 
 

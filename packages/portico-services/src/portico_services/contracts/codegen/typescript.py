@@ -25,7 +25,7 @@ _PRIMITIVE_TYPES = {
 }
 _RESERVED_TYPES = {
     *("Array", "Caller", "Error", "IncompatibleVersion", "JSON", "Object", "Promise", "Record", "ToolContent"),
-    *("ToolFailure", "VERSIONS"),
+    *("ToolFailure", "ToolResponse", "VERSIONS"),
 }
 # Names that a method must not have.
 _RESERVED = {"constructor", "prototype", "caller"}

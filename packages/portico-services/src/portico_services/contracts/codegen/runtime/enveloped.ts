@@ -1,6 +1,6 @@
 /** The data of a result {status, data, error, explanation}. */
-function enveloped<T>(said: unknown): T | null {
-  const { structuredContent, text } = received(said);
+function enveloped<T>(response: unknown): T | null {
+  const { structuredContent, text } = received(response);
   const result = (structuredContent ?? JSON.parse(text)) as { data?: T | null };
   return result.data ?? null;
 }

@@ -1,3 +1,5 @@
-function structured<T>(said: unknown): T {
-  return received(said).structuredContent as T;
+/** Before 2025-06-18, the text of a result is its JSON. */
+function structured<T>(response: unknown): T {
+  const { structuredContent, text } = received(response);
+  return (structuredContent ?? JSON.parse(text)) as T;
 }
