@@ -234,6 +234,22 @@ async def test_cancelling_an_unknown_request_gets_no_response(bossman: Any) -> N
     assert await bossman.exchange(PING) == PONG
 
 
+@pytest.mark.parametrize("params", ["[]", "null", "1", '{"requestId": null}', '{"requestId": {}}', "{}"])
+async def test_a_notification_with_invalid_params_gets_no_response(bossman: Any, params: str) -> None:
+    for method in ("notifications/cancelled", "tools/call", "unknown"):
+        bossman.child.send_bytes(f'{{"jsonrpc": "2.0", "method": "{method}", "params": {params}}}\n'.encode())
+    assert await bossman.exchange(PING) == PONG
+
+
+async def test_names_in_errors_are_bounded(bossman: Any) -> None:
+    name = "x" * 8000
+    unknown_tool = (await bossman.child.request("tools/call", {"name": name, "arguments": {}}))["error"]
+    unknown_method = (await bossman.child.request(name * 10))["error"]
+    assert (unknown_tool["code"], unknown_method["code"]) == (-32602, -32601)
+    assert unknown_tool["message"].startswith("Unknown tool: xxx") and len(str(unknown_tool)) < 500
+    assert unknown_method["message"].startswith("Method not found: xxx") and len(str(unknown_method)) < 500
+
+
 async def test_cancelled_call_gets_no_response(bossman: Any, tmp_path: Path) -> None:
     # Somebody else is writing, so the call has to wait.
     with closing(sqlite3.connect(tmp_path / "data" / "portico.db", isolation_level=None)) as other:

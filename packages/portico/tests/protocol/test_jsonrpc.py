@@ -191,7 +191,9 @@ def test_a_method_is_text(method: str) -> None:
 def test_params_are_an_object(params: str) -> None:
     """The schemas of all revisions: `params` is an object. Positional parameters, which JSON-RPC has, MCP has not."""
     found = malformed(message('"id":7', '"method":"x"', f'"params":{params}'))
-    assert (found.error.code, found.id) == (INVALID_REQUEST, 7)
+    assert (found.error.code, found.id, found.is_notification) == (INVALID_REQUEST, 7, False)
+    # Without an id it is a notification, which is never answered.
+    assert malformed(message('"method":"x"', f'"params":{params}')).is_notification
 
 
 @pytest.mark.parametrize("members", [[], ['"id":7'], ['"id":7', '"params":{}']])

@@ -431,7 +431,7 @@ def store_error(failure: StoreError) -> WorkItemError:
     """Return the error for the client, without the paths and addresses that the database error contains."""
     return WorkItemError(
         f"The tasks could not be stored or read: {failure.public_message}.",
-        brief=f"storage failed: {failure.public_message}",
+        brief=f"storage error: {failure.public_message}",
         code="storage_error",
         retryable=failure.retryable,
     )

@@ -203,8 +203,8 @@ def _decode_cursor(cursor: str, query: ListQuery) -> tuple[int, str]:
     except (ValueError, msgspec.MsgspecError):
         pass
     raise InvalidWorkItem(
-        "The cursor belongs to a different list. Repeat the call with the same arguments and the nextCursor of its "
-        "last page, or begin without a cursor."
+        "Invalid cursor: expected the nextCursor of the previous page of the same list. Repeat the call with the same "
+        "arguments and that cursor, or begin without a cursor."
     )
 
 

@@ -104,12 +104,16 @@ class InvalidParams(ProtocolError):
     default_message = "Invalid params"
 
 
+MAX_ECHOED_NAME_CHARS = 128
+
+
 class ComponentNotFound(InvalidParams):
     """An unknown tool or prompt, with similar names."""
 
     def __init__(self, kind: str, name: str, suggestions: list[str]) -> None:
         # The name is from the request and is sent back, so it must not be arbitrarily long.
-        data: dict[str, Any] = {"name": name[:128]}
+        name = name[:MAX_ECHOED_NAME_CHARS]
+        data: dict[str, Any] = {"name": name}
         if suggestions:
             data["suggestions"] = suggestions
         super().__init__(f"Unknown {kind}: {name}", data)

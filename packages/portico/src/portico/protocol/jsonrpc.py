@@ -104,6 +104,8 @@ class MalformedMessage(Struct):
     id: RequestId | None = None
     # It was meant as a response to one of our requests, so it is not answered.
     is_response: bool = False
+    # JSON-RPC 2.0, section 4.1: notifications are never answered, not even with an error.
+    is_notification: bool = False
 
 
 _message_decoder = msgspec.json.Decoder(JsonRpcMessage)
@@ -170,7 +172,9 @@ def _validate_message(frame: JsonRpcMessage, data: bytes | Raw) -> JsonRpcMessag
             return MalformedMessage(InvalidRequest("Invalid request: id must be a string or an integer, not null"))
         if params is not EMPTY_RAW:
             if not bytes(params).startswith(b"{"):
-                return MalformedMessage(InvalidRequest("Invalid request: params must be an object"), _is_valid_id(id))
+                # An array is valid in JSON-RPC, but not in MCP. Without an id it is still a notification.
+                failure = InvalidRequest("Invalid request: params must be an object")
+                return MalformedMessage(failure, _is_valid_id(id), is_notification=id is UNSET)
             least += _PARAMS_MEMBER_BYTES + len(params)
         # A message of exactly that length has no room for a duplicate member. Nor has one with whitespace that has only
         # the quotes of `"jsonrpc": "2.0"`, of `"method": "…"` and of the other two members.

@@ -193,7 +193,7 @@ class Channel:
         if (
             type(frame) is MalformedMessage
             and self._error_version is None
-            and not frame.is_response
+            and not (frame.is_response or frame.is_notification)
             and VERSION_META_KEY_BYTES in data
         ):
             # No earlier message determined the peer's protocol version, but this one carries it in its `_meta`.
@@ -272,6 +272,8 @@ class Channel:
 
     def _reject_malformed(self, malformed: MalformedMessage) -> bytes | None:
         log.debug("malformed message: %s", malformed.error.message)
+        if malformed.is_notification:
+            return None
         if not malformed.is_response:
             return jsonrpc.encode_error(malformed.id, malformed.error, self._error_version)
         future = self._pending_requests.get(malformed.id) if malformed.id is not None else None

@@ -84,7 +84,8 @@ def _answer_ping(call: Call) -> Any:
         return None
     if call.method == "ping":
         return EmptyResult()
-    raise MethodNotFound(f"Method not found: {call.method}")
+    # The name is from the request and is sent back, so it must not be arbitrarily long.
+    raise MethodNotFound(f"Method not found: {call.method[:200]}")
 
 
 def fill_missing_uri(call: Call, result: Raw) -> Raw:
