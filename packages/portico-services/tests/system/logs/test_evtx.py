@@ -219,3 +219,32 @@ def test_common_events_have_a_sentence_and_parameters_a_text() -> None:
     )
     event["System"]["EventID"] = 9999
     assert entry_from_event(event, id=1, position=1).message.startswith("ElevatedToken=Yes")
+
+
+@pytest.mark.parametrize(
+    "source, event_id, data, message",
+    [
+        (
+            "Service Control Manager",
+            7023,
+            {"param1": "Spooler", "param2": "%%5"},
+            "A service terminated with an error. param1=Spooler; param2=Access is denied.",
+        ),
+        (
+            "Microsoft-Windows-Security-Auditing",
+            4720,
+            {"UserAccountControl": "%%2080 %%2082"},
+            "A user account was created. UserAccountControl=Account Disabled 'Password Not Required' - Enabled",
+        ),
+        # Not an error code, but a part of a command line.
+        ("Microsoft-Windows-Sysmon", 13, {"Details": 'a.exe "%%1"'}, 'Registry value set. Details=a.exe "%%1"'),
+    ],
+)
+def test_parameters_are_messages_of_their_provider(
+    source: str, event_id: int, data: dict[str, str], message: str
+) -> None:
+    event = {
+        "System": {"Provider": {"#attributes": {"Name": source}}, "EventID": event_id, "Level": 0},
+        "EventData": data,
+    }
+    assert entry_from_event(event, id=1, position=1).message == message

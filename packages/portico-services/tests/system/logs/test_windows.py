@@ -104,7 +104,7 @@ def test_events_are_entries_newest_first(api: Api) -> None:
 def test_event_without_message_file_shows_its_data(api: Api) -> None:
     entry = WindowsLog("System").entry(3)
     assert entry is not None
-    assert entry.message == "param1=Interactive & Services; param2=%%1; bare"
+    assert entry.message == "param1=Interactive & Services; param2=Incorrect function.; bare"
 
 
 def test_a_page_goes_on_behind_the_last_record(api: Api) -> None:

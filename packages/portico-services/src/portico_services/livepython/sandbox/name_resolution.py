@@ -100,6 +100,10 @@ class NameResolver:
         # Check the type itself: an object can override `__class__` and run code.
         if issubclass(type(result), type):
             return cast("type", result)
+        if type(result) is ModuleType:
+            raise InspectionError(
+                f"{name!r} is not a class, it is a module. list_classes lists its classes, search_methods its functions."
+            )
         if result is not _MISSING:
             raise InspectionError(f"{name!r} is not a class, it is a {type_name(result)}.")
         # Last resort: a bare name that is unique among all loaded classes.

@@ -151,13 +151,18 @@ _SENTENCES: dict[str, dict[int, str]] = {
 }
 
 # From msobjs.dll, which the security log refers to by number.
-_PARAMETERS = {
+_SECURITY_PARAMETERS = {
     1536: "Unused message ID", 1537: "DELETE", 1538: "READ_CONTROL", 1539: "WRITE_DAC", 1540: "WRITE_OWNER",
     1541: "SYNCHRONIZE", 1542: "ACCESS_SYS_SEC", 1601: "Not Available", 1792: "<value not set>",
     1793: "<value changed, but not displayed>", 1794: "<never>", 1795: "Enabled", 1796: "Disabled", 1797: "All",
     1832: "Identification", 1833: "Impersonation", 1840: "Delegation", 1841: "Denied by Process Trust Label ACE",
     1842: "Yes", 1843: "No", 1844: "System", 1845: "Not Available", 1846: "Default", 1848: "DisallowMmConfig",
     1936: "TokenElevationTypeDefault (1)", 1937: "TokenElevationTypeFull (2)", 1938: "TokenElevationTypeLimited (3)",
+    2048: "Account Enabled", 2049: "'Home Directory Required' - Disabled",
+    2050: "'Password Not Required' - Disabled", 2052: "'Normal Account' - Disabled",
+    2057: "'Don't Expire Password' - Disabled", 2080: "Account Disabled",
+    2081: "'Home Directory Required' - Enabled", 2082: "'Password Not Required' - Enabled",
+    2084: "'Normal Account' - Enabled", 2089: "'Don't Expire Password' - Enabled",
     2304: "An Error occured during Logon.", 2305: "The specified user account has expired.",
     2306: "The NetLogon component is not active.", 2307: "Account locked out.",
     2308: "The user has not been granted the requested logon type at this machine.",
@@ -173,8 +178,30 @@ _PARAMETERS = {
     4424: "WriteAttributes", 4432: "Query key value", 4433: "Set key value", 4434: "Create sub-key",
     4435: "Enumerate sub-keys", 4436: "Notify about changes to keys", 4437: "Create Link",
     8448: "Success removed", 8449: "Success Added", 8450: "Failure removed", 8451: "Failure added",
-    14592: "Inbound", 14593: "Outbound",
+    14592: "Inbound", 14593: "Outbound", 14597: "Transport", 14608: "Resource Assignment", 14610: "Receive/Accept",
+    14611: "Connect",
 }  # fmt: skip
+# System error codes (winerror.h): the parameters of the Service Control Manager are messages of kernel32.dll.
+_SERVICE_PARAMETERS = {
+    1: "Incorrect function.", 2: "The system cannot find the file specified.",
+    3: "The system cannot find the path specified.", 5: "Access is denied.",
+    32: "The process cannot access the file because it is being used by another process.",
+    50: "The request is not supported.", 87: "The parameter is incorrect.",
+    126: "The specified module could not be found.", 127: "The specified procedure could not be found.",
+    1053: "The service did not respond to the start or control request in a timely fashion.",
+    1056: "An instance of the service is already running.",
+    1058: "The service cannot be started, either because it is disabled or because it has no enabled devices associated "
+    "with it.",
+    1060: "The specified service does not exist as an installed service.",
+    1062: "The service has not been started.", 1066: "The service has returned a service-specific error code.",
+    1067: "The process terminated unexpectedly.", 1068: "The dependency service or group failed to start.",
+    1069: "The service did not start due to a logon failure.",
+    1070: "After starting, the service hung in a start-pending state.",
+    1075: "The dependency service does not exist or has been marked for deletion.",
+    1115: "A system shutdown is in progress.",
+}  # fmt: skip
+# By provider, because each has a separate table of messages: `%%1` in the data of another provider is not an error code.
+_PARAMETERS = {_SECURITY: _SECURITY_PARAMETERS, "security": _SECURITY_PARAMETERS, _SERVICES: _SERVICE_PARAMETERS}
 _PARAMETER = re.compile(r"%%(\d{1,5})\b")
 
 
@@ -183,6 +210,7 @@ def sentence(source: str, event_id: int | None) -> str:
     return _SENTENCES.get(source.casefold(), {}).get(event_id or 0, "")
 
 
-def with_parameters(text: str) -> str:
-    """Replace the known parameters in a text; unknown ones are unchanged."""
-    return _PARAMETER.sub(lambda match: _PARAMETERS.get(int(match[1]), match[0]), text) if "%%" in text else text
+def with_parameters(source: str, text: str) -> str:
+    """Replace the known parameters of a provider in a text; unknown ones are unchanged."""
+    table = _PARAMETERS.get(source.casefold()) if "%%" in text else None
+    return text if table is None else _PARAMETER.sub(lambda match: table.get(int(match[1]), match[0]), text)

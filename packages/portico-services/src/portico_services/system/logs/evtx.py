@@ -372,7 +372,7 @@ def entry_from_event(
 
 def _message(source: str, event_id: int | None, data: Any) -> str:
     """Return the message of an event: the text of a common event, and its data."""
-    text = with_parameters("; ".join(_format_event_data("", data)))
+    text = with_parameters(source, "; ".join(_format_event_data("", data)))
     template = sentence(source, event_id)
     return f"{template} {text}".rstrip() if template else text
 
