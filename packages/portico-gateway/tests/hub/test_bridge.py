@@ -164,6 +164,53 @@ def test_session_continues_after_the_hub_was_killed(daemon: Path, tmp_path: Path
     host.close()
 
 
+def test_killed_hub_under_load_loses_only_calls_in_flight(daemon: Path) -> None:
+    """Six hosts call while the hub is killed twice. A call either returns its own result or was in flight."""
+    hosts = [BridgedHost() for _ in range(6)]
+    results: list[list[str]] = [[] for _ in hosts]
+    ended = threading.Event()
+    failures: list[BaseException] = []
+
+    def work(host: BridgedHost, outcomes: list[str]) -> None:
+        try:
+            host.initialize()
+            while not ended.is_set():
+                text = f"call {len(outcomes)} of {id(host)}"
+                response = host.request("tools/call", {"name": "echo", "arguments": {"text": text}})
+                if "error" in response:
+                    assert "may have run" in response["error"]["message"]
+                    outcomes.append("lost")
+                else:
+                    assert json.loads(response["result"]["content"][0]["text"]) == text
+                    outcomes.append("ok")
+        except BaseException as failure:
+            failures.append(failure)
+
+    def wait_for_calls() -> None:
+        before = [outcomes.count("ok") for outcomes in results]
+        end = time.monotonic() + PATIENCE
+        while any(outcomes.count("ok") < count + 3 for outcomes, count in zip(results, before, strict=True)):
+            assert not failures and time.monotonic() < end, failures
+            time.sleep(0.005)
+
+    threads = [threading.Thread(target=work, args=pair) for pair in zip(hosts, results, strict=True)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(2):
+            wait_for_calls()
+            os.kill(hub_status()["pid"], signal.SIGKILL)
+        wait_for_calls()
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert not failures
+    # A host sends one call at a time, so it loses at most one with each kill.
+    assert all(outcomes.count("lost") <= 2 for outcomes in results)
+    assert [host.close() for host in hosts] == [0] * 6
+
+
 def test_stopped_hub_is_started_by_the_next_message(daemon: Path) -> None:
     host = BridgedHost()
     host.initialize()

@@ -77,8 +77,11 @@ async def test_hosts_share_a_stateless_server(hub: Hub, hub_directory: Path) -> 
         {"environment": {"TOKEN": "other"}, "variables": ("TOKEN",)},
         {"cwd": "/tmp"},
         {"names": ("other",)},
+        {"command": (*SERVER, "--verbose")},
+        {"command": (SERVER[0], "-I", SERVER[1])},
+        {"command": ("/usr/bin/env", *SERVER)},
     ],
-    ids=["environment", "directory", "name"],
+    ids=["environment", "directory", "name", "arguments", "options", "command"],
 )
 async def test_hosts_with_different_settings_share_no_process(
     hub: Hub, hub_directory: Path, difference: dict[str, Any]
@@ -86,6 +89,12 @@ async def test_hosts_with_different_settings_share_no_process(
     (hub_directory / "hub.toml").write_text(SHARED + "[server.other]\nshared = true\n")
     same: dict[str, Any] = {"environment": {"TOKEN": "mine"}, "variables": ("TOKEN",)}
     async with attached_host(**same) as one, attached_host(**{**same, **difference}) as two:
+        assert (await one.call("about"))["pid"] != (await two.call("about"))["pid"]
+
+
+async def test_equal_servers_are_not_shared_without_a_declaration(hub: Hub, hub_directory: Path) -> None:
+    (hub_directory / "hub.toml").write_text("[server.server]\nshared = false\n[server.other]\nshared = true\n")
+    async with attached_host("one") as one, attached_host("two") as two:
         assert (await one.call("about"))["pid"] != (await two.call("about"))["pid"]
 
 
@@ -149,6 +158,25 @@ async def test_cancelled_call_is_reported_as_done(hub: Hub, tmp_path: Path) -> N
         host.send({"method": "notifications/cancelled", "params": {"requestId": 999}})
         numbers = {1, 2, 3, 4, 5, 6}
         await wait_until(lambda: {int(line.partition(b" ")[0].strip(b"!\n") or 0) for line in host.received} >= numbers)
+
+
+async def test_hosts_of_a_shared_server_cancel_only_their_own_calls(
+    hub: Hub, hub_directory: Path, tmp_path: Path
+) -> None:
+    (hub_directory / "hub.toml").write_text(SHARED)
+    async with attached_host("one") as one, attached_host("two") as two:
+        assert (await one.call("about"))["pid"] == (await two.call("about"))["pid"]
+        gate = tmp_path / "gate"
+        calls = [host.start_call("wait", file=str(gate)) for host in (one, two)]
+        # Both hosts number their requests alike.
+        assert one._last_id == two._last_id
+        await asyncio.gather(one.call("echo", text="started"), two.call("echo", text="started"))
+        one.send({"method": "notifications/cancelled", "params": {"requestId": two._last_id - 1}})
+        await one.request("ping")
+        gate.touch()
+        assert parse(await asyncio.wait_for(calls[1], PATIENCE)) == (await two.call("about"))["pid"]
+        assert not calls[0].done()
+        calls[0].cancel()
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -237,6 +265,33 @@ async def test_upgrade_moves_new_calls_and_lets_running_calls_end(hub: Hub, tmp_
         gate.touch()
         assert parse(await asyncio.wait_for(running, TIMEOUT_SECONDS)) == pid
         await wait_until(lambda: not is_running(pid))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_upgrades_under_load_lose_no_call(hub: Hub, hub_directory: Path, shared: bool) -> None:
+    (hub_directory / "hub.toml").write_text(f"[server.server]\nshared = {str(shared).lower()}\n")
+    ended = asyncio.Event()
+
+    async def work(host: Host, name: str) -> set[int]:
+        pids = set()
+        while not ended.is_set():
+            text = f"text of {name}"
+            assert await host.call("echo", text=text) == text
+            pids.add((await host.call("about"))["pid"])
+        return pids
+
+    async with attached_host("one") as one, attached_host("two") as two, attached_host("three") as three:
+        working = [asyncio.create_task(work(host, f"host {at}")) for at, host in enumerate((one, two, three))]
+        for _ in range(3):
+            await asyncio.gather(*(host.call("echo", text="progress") for host in (one, two, three)))
+            result = await hub.control(ControlRequest(1, "upgrade", ["server"]))
+            assert not result["problems"]
+        await asyncio.gather(*(host.call("echo", text="progress") for host in (one, two, three)))
+        ended.set()
+        async with asyncio.timeout(PATIENCE):
+            pids = await asyncio.gather(*working)
+        assert all(len(used) >= 2 for used in pids)
+        assert (pids[0] & pids[1] != set()) == shared
 
 
 async def test_failed_upgrade_keeps_the_old_process(hub: Hub, tmp_path: Path) -> None:
