@@ -43,6 +43,8 @@ FEATURES = (
     "thread_best",  # BM25 score of the best message of its thread
     "thread_share",  # share of the query that its thread contains
     "alike",  # share of the query by IDF that it matches through synonyms
+    "before_answer",  # `before` of a message that follows a question
+    "around_answer",  # `further_around` of such a message
     "named",  # written by an author whom the query names
     "named_head",  # `head`, for those
     "in_company",  # written by another author in a scope of the named author
@@ -67,6 +69,10 @@ FEATURES = (
 
 FIRST_TEXT_FEATURE = FEATURES.index("substance")
 
+# Features that equal another one in messages that follow a question, and are 0 elsewhere. Their weight is added to that
+# of the other feature before candidates are scored, so they cost nothing per candidate.
+_ANSWER_FEATURES = {"before_answer": "before", "around_answer": "further_around"}
+
 
 # A result is strong if it covers at least this share of the query or is at least this similar. Chosen by asking
 # questions of the wrong conversation (`benchmarks/recall_calibration.py`, docs/decisions/recall.md).
@@ -75,8 +81,9 @@ MIN_STRONG_SHARE, MIN_SIMILARITY = 0.35, 0.45
 MAX_CACHED_SCORES = 4096
 _POSITION_MASK = id_allocator.PLACES - 1
 
-# Weights of the features before FIRST_TEXT_FEATURE, for each kind of memory.
-FeatureWeights = Sequence[tuple[float, ...]]
+# Weights of the features before FIRST_TEXT_FEATURE except those of answers, for each kind of memory: of a message that
+# does not follow a question, and of one that does.
+FeatureWeights = Sequence[tuple[tuple[float, ...], tuple[float, ...]]]
 
 
 class ScoredMemory(NamedTuple):
@@ -136,11 +143,11 @@ class FeatureScorer:
         section_of, section_mask, section_unit = matches.section_scores.get, matches.section_masks.get, 1 / SCORE_SCALE
         # Integers of the packed matches are scaled once per candidate (`unit`) instead of once per feature.
         results: list[float] = []
-        for doc_id, _, author, kind, _, _ in candidates:
+        for doc_id, _, author, kind, _, flags in candidates:
             (
                 of_words, of_head, of_around, of_further, of_before, of_after, of_before_two, of_best, of_share,
                 of_alike, of_named, of_named_head, of_company, of_own_share, of_section, of_section_share,
-            ) = weights[kind]  # fmt: skip
+            ) = weights[kind][flags & FOLLOWS_QUESTION != 0]  # fmt: skip
             # Packed matches of the memory and of its neighbours.
             own, thread = get(doc_id, 0), doc_id >> id_allocator.POSITION_BITS
             head = shares[own >> head_shift & bits]
@@ -230,13 +237,20 @@ def _weights() -> tuple[tuple[tuple[float, ...], ...], ...]:
     return tuple(column[:-1] for column in by_words), tuple(by_both)
 
 
-# Read once at import: 31 lines, and every search needs them.
+def _query_weights(weights: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the weights of the features before FIRST_TEXT_FEATURE, without and with those of answers."""
+    by_name = dict(zip(FEATURES[:FIRST_TEXT_FEATURE], weights, strict=False))
+    additional = {_ANSWER_FEATURES[name]: by_name.pop(name) for name in _ANSWER_FEATURES}
+    return tuple(by_name.values()), tuple(value + additional.get(name, 0.0) for name, value in by_name.items())
+
+
+# Read once at import: 33 lines, and every search needs them.
 _WEIGHTS = _weights()
-_TEXT_ONLY_WEIGHTS = tuple([weights[:FIRST_TEXT_FEATURE] for weights in kinds] for kinds in _WEIGHTS)
+_TEXT_ONLY_WEIGHTS = tuple([_query_weights(weights) for weights in kinds] for kinds in _WEIGHTS)
 _SIMILARITY_WEIGHTS = [weights[-1] for weights in _WEIGHTS[True]]
 # Weights that select a single feature each, used to compute the feature matrix.
 _SINGLE_FEATURE_WEIGHTS = [
-    [tuple(map(name.__eq__, FEATURES[:FIRST_TEXT_FEATURE]))] * len(_TEXT_ONLY_WEIGHTS[0])
+    [_query_weights([float(name == other) for other in FEATURES])] * len(_TEXT_ONLY_WEIGHTS[0])
     for name in FEATURES[:FIRST_TEXT_FEATURE]
 ]
 
