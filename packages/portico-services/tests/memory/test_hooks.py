@@ -72,6 +72,30 @@ def test_prompt_gets_strong_matches_within_a_token_budget(shell: Shell) -> None:
     assert shell("hook", "user-prompt-submit", stdin=json.dumps({"prompt": asked})) == []
 
 
+@pytest.mark.parametrize(
+    ("labels", "reported"),
+    [
+        ({}, True),
+        ({"status": "superseded"}, False),
+        ({"status": "archived"}, False),
+        ({"project": "other/project"}, False),
+        ({"expires_at": "2020-01-01T00:00:00Z"}, False),
+    ],
+)
+def test_hooks_report_current_memories_of_the_project_only(
+    shell: Shell, labels: dict[str, str], reported: bool
+) -> None:
+    line = {"content": "The deploy script needs the staging key first", "namespace": "learnings", "path": "run.py"}
+    shell("import", stdin=json.dumps(line | labels))
+    inputs = {
+        "session-start": {},
+        "user-prompt-submit": {"prompt": "How do I run the deploy script?"},
+        "post-tool-use": {"tool_input": {"file_path": "run.py"}},
+    }
+    for name, given in inputs.items():
+        assert bool(shell("hook", name, stdin=json.dumps(given))) == reported
+
+
 def test_hook_reports_memories_about_the_edited_file(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "project" / ".git").mkdir()
     line = {"content": "Parsing is slow here", "namespace": "performance", "path": "src/parse.py"}

@@ -86,6 +86,30 @@ async def test_synonym_is_found_by_vector_search(url: str) -> None:
         assert memories.modes == ["text", "hybrid", "vector"]
 
 
+@pytest.mark.parametrize("mode", ["hybrid", "vector"])
+async def test_superseded_memory_is_not_found_by_its_embedding(url: str, mode: Any) -> None:
+    async with opened(url, EmbeddingIndex("synonyms", Synonyms)) as memories:
+        old = await keep(memories, "cat sleeps")
+        await keep(memories, "car drives")
+        await encoded(memories, 2)
+        await memories.update(old.id, status="superseded")
+        page = await memories.recall("feline sleeps", memories.filter(""), mode=mode)
+        assert [hit.record.content for hit in page.hits] == ["car drives"]
+        assert page.nothing_known
+
+
+async def test_explanation_has_the_similarity_of_the_embedding(url: str) -> None:
+    async with opened(url, EmbeddingIndex("synonyms", Synonyms)) as memories:
+        await keep(memories, "cat")
+        await encoded(memories, 1)
+        page = await memories.recall("feline", memories.filter(""), explain=True)
+        explanation = page.hits[0].explanation
+        assert explanation is not None
+        assert explanation.embedding == 1.0
+        assert explanation.terms == []
+        assert not page.nothing_known
+
+
 async def test_memory_is_encoded_with_the_preceding_message(url: str) -> None:
     encoder = Synonyms()
     async with opened(url, EmbeddingIndex("synonyms", lambda: encoder)) as memories:

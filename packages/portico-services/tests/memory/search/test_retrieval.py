@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from portico.extend import Transaction
 from portico.store.database import Database
 from portico_services.memory.errors import InvalidInput
-from portico_services.memory.search import candidates, index_builder
+from portico_services.memory.search import bm25, candidates, index_builder
+from portico_services.memory.search.reranker import FEATURES, feature_rows
 from portico_services.memory.store import query_plan
 from portico_services.memory.store.capture import MemoryDraft
 from portico_services.memory.store.memory_store import MemoryStore
@@ -84,6 +88,22 @@ async def test_neighbours_in_a_thread_help_to_find_an_answer(memories: MemorySto
     await capture_memory(memories, "Which city did you grow up in?", "context", thread="talk", author="Ben")
     await capture_memory(memories, "In Bergen, by the harbour", "context", thread="talk", author="Ann")
     assert "In Bergen, by the harbour" in (await search_contents(memories, "In which city did Ann grow up?"))[:2]
+
+
+async def test_message_before_an_answer_has_a_feature_of_its_own(memories: MemoryStore) -> None:
+    for thread, first in (("a", "Where did the sailing trip go?"), ("b", "The sailing trip went somewhere")):
+        await keep(memories, first, "context", thread=thread, author="Ann")
+        await keep(memories, "Norway, mostly", "context", thread=thread, author="Bob", on_duplicate="keep")
+    request = candidates.RetrievalRequest("sailing trip")
+    found = await memories.read(lambda tx: candidates.retrieve_candidates(tx, request))
+    rows = [dict(zip(FEATURES, row, strict=True)) for row in feature_rows(found)]
+    assert len(rows) == 4
+    for row in rows:
+        assert row["before_answer"] == (row["before"] if row["answers"] else 0)
+        assert row["around_answer"] == (row["further_around"] if row["answers"] else 0)
+    assert [row["before"] > 0 for row in rows if row["answers"]] == [True]
+    page = await memories.recall("sailing trip", memories.filter(""))
+    assert [hit.record.thread for hit in page.hits if hit.record.content == "Norway, mostly"] == ["a", "b"]
 
 
 async def test_named_author_is_preferred(memories: MemoryStore) -> None:
@@ -185,9 +205,36 @@ async def test_an_import_puts_threads_in_the_order_of_time(memories: MemoryStore
     assert await memories.read(index_builder.check_integrity) is None
 
 
-async def test_a_large_store_reads_rare_words_first(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    from portico_services.memory.search import bm25
+async def test_second_pass_of_a_filter_does_not_read_rare_words_again(
+    memories: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first candidates do not satisfy the filter, so the newest memories that do are ranked in a second pass."""
+    monkeypatch.setattr(bm25, "LARGE_STORE_MEMORIES", 50)
+    monkeypatch.setattr(bm25, "MAX_POSTINGS_PER_TERM", 40)
+    monkeypatch.setattr(candidates, "MAX_CANDIDATES", 20)
+    monkeypatch.setattr(candidates, "MAX_CANDIDATES_FILTERED", 40)
+    monkeypatch.setattr(query_plan, "MAX_SELECTIVE_ROWS", 0)
+    monkeypatch.setattr(query_plan, "MAX_FULL_READ_ROWS", 1)
+    await memories.capture_batch(
+        [MemoryDraft(content=f"common word of rhinoceros {n}", namespace="learnings") for n in range(30)]
+        + [MemoryDraft(content=f"common word number {n}", namespace="learnings") for n in range(300)]
+        + [MemoryDraft(content=f"common zebra {n}", namespace="learnings", tags=["jam"]) for n in range(5)]
+        + [MemoryDraft(content="rhinoceros", namespace="learnings", tags=["jam"])]
+    )
+    read: list[str] = []
 
+    def note_terms(tx: Transaction, terms: Sequence[str], doc_ids: Sequence[int], *known: Any) -> Any:
+        if known:
+            read.extend(term for term in terms if term not in known[0].terms)
+        return read_postings(tx, terms, doc_ids, *known)
+
+    read_postings = bm25._postings_at
+    monkeypatch.setattr(bm25, "_postings_at", note_terms)
+    assert (await found(memories, "common rhinoceros", "tag:jam"))[0] == "rhinoceros"
+    assert set(read) == {"common"}
+
+
+async def test_a_large_store_reads_rare_words_first(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bm25, "LARGE_STORE_MEMORIES", 50)
     monkeypatch.setattr(bm25, "MAX_POSTINGS_PER_TERM", 40)
     await memories.capture_batch(

@@ -202,6 +202,21 @@ def test_query_cost_does_not_grow_with_memories_that_do_not_match(
         assert large < 2 * small + 100, (text, small, large)
 
 
+def test_filter_that_selects_every_scope_is_one_scan(stores: tuple[Path, Path]) -> None:
+    now = timestamps.now_ms()
+    connection = sqlite3.connect(stores[0], isolation_level=None)
+    try:
+        tx = SqliteTransaction(connection, str(stores[0]), is_write=False)
+        everywhere = filters.parse_filter("project:*", now).with_projects((), "")
+        scans, rest = query_plan.plan_scans(tx, everywhere, query_plan.CURRENT_STATUSES)
+        assert scans == [query_plan.OrderedScan()]
+        assert rest == everywhere
+        scans, _ = query_plan.plan_scans(tx, filters.parse_filter("project:unknown", now), query_plan.CURRENT_STATUSES)
+        assert [scan.values for scan in scans] in ([], [{"narrow_ids": []}])
+    finally:
+        connection.close()
+
+
 @pytest.mark.parametrize("query", ["", "note about the server number 3"])
 @pytest.mark.parametrize("text", ["", "ns:decisions", "project:here/project", "domain:user", "-ns:decisions"])
 async def test_work_does_not_grow_with_the_projects_of_others(tmp_path: Path, query: str, text: str) -> None:
@@ -259,7 +274,9 @@ def test_the_newest_that_have_a_word_are_read_in_their_order(stores: tuple[Path,
         newest = bm25._postings_of(tx, "server", numbers, 10).doc_ids
         assert newest == sorted(bm25._postings_of(tx, "server", numbers, LARGE).doc_ids, reverse=True)[:10]
         assert len(newest) == 10
-        found = synonyms._newest_postings(tx, ["unknown", "server"], numbers, bm25.LARGE_STORE_MEMORIES + 1)
+        found = synonyms._newest_postings(
+            tx, ["unknown", "server"], numbers, bm25.LARGE_STORE_MEMORIES + 1, bm25.KnownPostings()
+        )
         assert found["server"][:10] == newest
     finally:
         connection.close()

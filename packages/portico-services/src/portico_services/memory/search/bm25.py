@@ -251,12 +251,18 @@ class MaskSums(dict[int, float]):
         return total
 
 
-# Document frequency of each term counted so far.
-TermCounts = dict[str, int]
+class KnownPostings(Struct):
+    """What previous passes of a search have read, so that a further pass reads only the rest."""
+
+    # Document frequency of each term counted so far.
+    counts: dict[str, int] = {}
+    # All postings of rare terms and of rare synonyms, with weights for terms only.
+    terms: dict[str, Postings] = {}
+    synonyms: dict[str, list[int]] = {}
 
 
 def match_terms(
-    tx: Transaction, terms: Mapping[str, float], scopes: Sequence[int] | None, memories: int, term_counts: TermCounts
+    tx: Transaction, terms: Mapping[str, float], scopes: Sequence[int] | None, memories: int, known: KnownPostings
 ) -> TermMatches:
     """Match the query terms and return the scores.
 
@@ -266,7 +272,7 @@ def match_terms(
     namespaces = list(match_namespaces(tx, terms, scopes))
     term_matches = TermMatches({**terms, **{namespace.term: namespace.share for namespace in namespaces}}, memories)
     if memories > LARGE_STORE_MEMORIES:
-        frequent = _match_rare_terms(tx, term_matches, _document_frequencies(tx, terms, scopes, term_counts), scopes)
+        frequent = _match_rare_terms(tx, term_matches, _document_frequencies(tx, terms, scopes, known), scopes, known)
         if frequent:
             best = [doc_id for _, doc_id in term_matches.top(MAX_FIRST_PASS_HITS)]
             _match_frequent_terms(tx, term_matches, frequent, sorted({*best, *_adjacent_doc_ids(best)}))
@@ -282,20 +288,20 @@ def match_terms_in(
     terms: Mapping[str, float],
     scopes: Sequence[int] | None,
     memories: int,
-    term_counts: TermCounts,
+    known: KnownPostings,
     doc_ids: Sequence[int],
 ) -> TermMatches:
     """Match the query terms in the given documents, and in the neighbours of the best of them."""
     term_matches = TermMatches(terms, memories)
-    frequencies = _document_frequencies(tx, terms, scopes, term_counts)
-    own = _postings_at(tx, [term for _, term in frequencies], doc_ids)
+    frequencies = _document_frequencies(tx, terms, scopes, known)
+    own = _postings_at(tx, [term for _, term in frequencies], doc_ids, known)
     first = TermMatches(terms, memories)
     for frequency, term in frequencies:
         first.add(term, own[term], frequency)
     # Neighbours are read for the best documents only: features of neighbours matter for documents that can still reach
     # the page.
     near = _adjacent_doc_ids(doc_id for _, doc_id in first.top(MAX_FIRST_PASS_HITS)) - set(doc_ids)
-    around = _postings_at(tx, [term for _, term in frequencies], sorted(near))
+    around = _postings_at(tx, [term for _, term in frequencies], sorted(near), known)
     for frequency, term in frequencies:
         inside, other = own[term], around[term]
         term_matches.add(term, Postings(inside.doc_ids + other.doc_ids, inside.weights + other.weights), frequency)
@@ -329,7 +335,11 @@ def most_similar(tx: Transaction, terms: Mapping[str, float], scope: int, memori
 
 
 def _match_rare_terms(
-    tx: Transaction, matches: TermMatches, frequencies: list[tuple[int, str]], scopes: Sequence[int] | None
+    tx: Transaction,
+    matches: TermMatches,
+    frequencies: list[tuple[int, str]],
+    scopes: Sequence[int] | None,
+    known: KnownPostings,
 ) -> list[tuple[int, str]]:
     """Add the postings of the rarest terms within the budget; return the remaining terms with their document
     frequencies.
@@ -341,7 +351,10 @@ def _match_rare_terms(
         if frequency > left and left < MAX_POSTINGS_PER_TERM:
             frequent.append((frequency, term))
         else:
-            matches.add(term, _postings_of(tx, term, scopes, left), frequency)
+            postings = _postings_of(tx, term, scopes, left)
+            matches.add(term, postings, frequency)
+            if frequency <= left:
+                known.terms[term] = postings
             left -= frequency
     return frequent
 
@@ -355,34 +368,46 @@ def _match_frequent_terms(
         matches.add(term, by_term[term], frequency)
 
 
-def _postings_at(tx: Transaction, terms: Sequence[str], doc_ids: Sequence[int]) -> dict[str, Postings]:
-    """Return the postings of each term, limited to the given documents."""
+def _postings_at(
+    tx: Transaction, terms: Sequence[str], doc_ids: Sequence[int], known: KnownPostings | None = None
+) -> dict[str, Postings]:
+    """Return the postings of each term, limited to the given documents. Known postings are not read again."""
     sql = (
         f"select p.term, {DOC_IDS_SQL}, {WEIGHTS_SQL} from memory_posting as p "
         "where p.seat in :seats and p.term in :terms group by p.term"
     )
     result = {term: Postings() for term in terms}
-    values = {"terms": list(terms), "seats": list(doc_ids)}
-    for term, at, weights in tx.fetch_all(tuple[str, list[int], list[int]], sql, values):
-        result[term] = Postings(at, weights)
+    unread = list(terms)
+    if known is not None:
+        wanted = set(doc_ids)
+        unread = [term for term in terms if term not in known.terms]
+        for term in result.keys() & known.terms.keys():
+            postings = known.terms[term]
+            pairs = [pair for pair in zip(postings.doc_ids, postings.weights, strict=True) if pair[0] in wanted]
+            result[term] = Postings([doc_id for doc_id, _ in pairs], [weight for _, weight in pairs])
+    if unread and doc_ids:
+        values = {"terms": unread, "seats": list(doc_ids)}
+        for term, at, weights in tx.fetch_all(tuple[str, list[int], list[int]], sql, values):
+            result[term] = Postings(at, weights)
     return result
 
 
 def _document_frequencies(
-    tx: Transaction, query_terms: Iterable[str], scopes: Sequence[int] | None, term_counts: TermCounts
+    tx: Transaction, query_terms: Iterable[str], scopes: Sequence[int] | None, known: KnownPostings
 ) -> list[tuple[int, str]]:
     """Return the document frequencies of the terms that occur in the store, rarest first.
 
     Frequencies are capped just above MAX_POSTINGS_PER_TERM.
     """
     query_terms = list(query_terms)
-    terms = [term for term in query_terms if term not in term_counts]
+    counts = known.counts
+    terms = [term for term in query_terms if term not in counts]
     if terms:
-        term_counts.update(_counts(tx, terms, scopes))
-    return sorted((term_counts[term], term) for term in query_terms if term_counts[term])
+        counts.update(_counts(tx, terms, scopes))
+    return sorted((counts[term], term) for term in query_terms if counts[term])
 
 
-def _counts(tx: Transaction, terms: list[str], scopes: Sequence[int] | None) -> TermCounts:
+def _counts(tx: Transaction, terms: list[str], scopes: Sequence[int] | None) -> dict[str, int]:
     source, values = scope_ranges(scopes)
     # Skipping to the row after the limit is faster than counting all postings of a frequent term.
     template = (

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from portico.extend import Transaction
 from portico_services.memory.search import id_allocator
-from portico_services.memory.search.bm25 import TermCounts, TermMatches, match_terms, match_terms_in
+from portico_services.memory.search.bm25 import KnownPostings, TermMatches, match_terms, match_terms_in
 from portico_services.memory.search.embeddings import QueryEmbedding
 from portico_services.memory.search.id_allocator import MESSAGE, PERSON
 from portico_services.memory.search.query import ParsedQuery, parse_query
@@ -68,7 +68,7 @@ class RetrievalRequest(Struct, frozen=True):
     query_embedding: QueryEmbedding | None = None
     # Ids of the only memories to consider, or None for all.
     among: Sequence[str] | None = None
-    counted: TermCounts = field(default_factory=dict)
+    known: KnownPostings = field(default_factory=KnownPostings)
 
 
 class CandidateSet(Struct, frozen=True):
@@ -94,8 +94,8 @@ def retrieve_candidates(tx: Transaction, request: RetrievalRequest) -> Candidate
     # If the query is only a name, search for texts that mention it.
     terms = terms or parsed.terms
     if request.among is None:
-        matches = match_terms(tx, terms, request.scopes, memories, request.counted)
-        synonym_ids = expand_synonyms(tx, matches, terms, request.scopes)
+        matches = match_terms(tx, terms, request.scopes, memories, request.known)
+        synonym_ids = expand_synonyms(tx, matches, terms, request.scopes, request.known)
         nearest = (
             []
             if query_embedding is None
@@ -109,8 +109,8 @@ def retrieve_candidates(tx: Transaction, request: RetrievalRequest) -> Candidate
     else:
         candidates = reader.read_ids(request.among)
         doc_ids = [candidate[0] for candidate in candidates]
-        matches = match_terms_in(tx, terms, request.scopes, memories, request.counted, doc_ids)
-        expand_synonyms(tx, matches, terms, request.scopes, doc_ids)
+        matches = match_terms_in(tx, terms, request.scopes, memories, request.known, doc_ids)
+        expand_synonyms(tx, matches, terms, request.scopes, request.known, doc_ids)
         # Without a query embedding, a memory that matches neither a term nor a synonym has no feature that speaks for
         # it. With one, its similarity may.
         if query_embedding is None:

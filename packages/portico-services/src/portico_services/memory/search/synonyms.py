@@ -15,6 +15,7 @@ from portico_services.memory.search.bm25 import (
     DOC_IDS_SQL,
     LARGE_STORE_MEMORIES,
     SCORE_SCALE,
+    KnownPostings,
     TermMatches,
     order_newest_first,
     scope_ranges,
@@ -39,11 +40,12 @@ def expand_synonyms(
     matches: TermMatches,
     terms: Mapping[str, float],
     scopes: Sequence[int] | None,
+    known: KnownPostings,
     within_doc_ids: Sequence[int] | None = None,
 ) -> list[int]:
     """Add synonym matches to the scores and return the documents with the highest ones.
 
-    `among` limits the search to these documents.
+    `within_doc_ids` limits the search to these documents.
     """
     # Weights are negative so that an ascending sort puts the best first without a key function.
     selected = _select_synonyms(matches, terms)
@@ -51,9 +53,9 @@ def expand_synonyms(
         return []
     words = list(dict.fromkeys([word for _, word, _, _ in selected]))
     by_word = (
-        _newest_postings(tx, words, scopes, matches.document_count)
+        _newest_postings(tx, words, scopes, matches.document_count, known)
         if within_doc_ids is None
-        else _postings_among(tx, words, within_doc_ids)
+        else _postings_among(tx, words, within_doc_ids, known)
     )
     nearest: dict[str, dict[int, int]] = {}
     # The closest synonym comes last and overwrites the others.
@@ -97,12 +99,21 @@ def _select_synonyms(matches: TermMatches, terms: Mapping[str, float]) -> list[S
     )
 
 
-def _postings_among(tx: Transaction, words: list[str], doc_ids: Sequence[int]) -> dict[str, list[int]]:
-    return _group_by_word(tx, words, "memory_posting as p where p.seat in :seats and", {"seats": list(doc_ids)})
+def _postings_among(
+    tx: Transaction, words: list[str], doc_ids: Sequence[int], known: KnownPostings
+) -> dict[str, list[int]]:
+    """Return which of the given documents contain each word. Known postings are not read again."""
+    wanted = set(doc_ids)
+    result = {word: [doc_id for doc_id in known.synonyms[word] if doc_id in wanted] for word in known.synonyms}
+    unread = [word for word in words if word not in result]
+    if unread and doc_ids:
+        source = "memory_posting as p where p.seat in :seats and"
+        result |= _group_by_word(tx, unread, source, {"seats": list(doc_ids)})
+    return result
 
 
 def _newest_postings(
-    tx: Transaction, words: list[str], scopes: Sequence[int] | None, document_count: int
+    tx: Transaction, words: list[str], scopes: Sequence[int] | None, document_count: int, known: KnownPostings
 ) -> dict[str, list[int]]:
     """Return the documents that contain each word; for a frequent word in a large store, the newest ones."""
     source, values = scope_ranges(scopes)
@@ -114,7 +125,9 @@ def _newest_postings(
     )
     sql = union_per_term(f"select {{0}}, {DOC_IDS_SQL} from ({newest}) as p", len(words))
     rows = tx.fetch_all(tuple[int, list[int]], sql, values | term_values(words))
-    return {words[number]: doc_ids for number, doc_ids in rows}
+    result = {words[number]: doc_ids for number, doc_ids in rows}
+    known.synonyms |= {word: ids for word, ids in result.items() if len(ids) < MAX_POSTINGS_PER_SYNONYM}
+    return result
 
 
 def _group_by_word(tx: Transaction, words: list[str], source: str, values: dict[str, Any]) -> dict[str, list[int]]:

@@ -99,7 +99,7 @@ def _scopes(
 ) -> list[tuple[int, str, str, str, int]] | None:
     """Return number, domain, namespace, project and size of each scope that a filter selects.
 
-    Returns None if it selects none or too many, if it includes memories that are not current, or while the index that
+    Returns None if it selects all or too many, if it includes memories that are not current, or while the index that
     counts them is being built.
     """
     status_sets = [set(_statuses(condition)) for condition in filter.conditions if condition.key == "status"]
@@ -110,13 +110,17 @@ def _scopes(
     ) or not _has_scope_counts(tx):
         return None
     phrases, values = scope_conditions(filter)
+    where = " and ".join(phrases) or "true"
     sql = (
-        "select number, domain, namespace, project, memories from memory_scope "
-        f"where {' and '.join(phrases)} limit {MAX_PARALLEL_SCOPES + 1}"
+        "select number, domain, namespace, project, memories, exists (select 1 from memory_scope where not "
+        f"({where})) from memory_scope where {where} limit {MAX_PARALLEL_SCOPES + 1}"
     )
     # One more than the limit tells “too many” from “exactly the limit”.
-    rows = tx.fetch_all(tuple[int, str, str, str, int], sql, values)
-    return rows if len(rows) <= MAX_PARALLEL_SCOPES else None
+    rows = tx.fetch_all(tuple[int, str, str, str, int, bool], sql, values)
+    # All scopes are no restriction: one scan by time is faster than to merge one for each scope.
+    if len(rows) > MAX_PARALLEL_SCOPES or (rows and not rows[0][5]):
+        return None
+    return [(number, domain, namespace, project, memories) for number, domain, namespace, project, memories, _ in rows]
 
 
 def _has_scope_counts(tx: Transaction) -> bool:
