@@ -174,7 +174,7 @@ async def test_hosts_of_a_shared_server_cancel_only_their_own_calls(
         one.send({"method": "notifications/cancelled", "params": {"requestId": two._last_id - 1}})
         await one.request("ping")
         gate.touch()
-        assert parse(await asyncio.wait_for(calls[1], PATIENCE)) == (await two.call("about"))["pid"]
+        assert parse(await asyncio.wait_for(calls[1], TIMEOUT_SECONDS)) == (await two.call("about"))["pid"]
         assert not calls[0].done()
         calls[0].cancel()
 
@@ -288,7 +288,7 @@ async def test_upgrades_under_load_lose_no_call(hub: Hub, hub_directory: Path, s
             assert not result["problems"]
         await asyncio.gather(*(host.call("echo", text="progress") for host in (one, two, three)))
         ended.set()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             pids = await asyncio.gather(*working)
         assert all(len(used) >= 2 for used in pids)
         assert (pids[0] & pids[1] != set()) == shared

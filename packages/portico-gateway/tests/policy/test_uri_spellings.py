@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 import posixpath
 import re
 import shutil
 import subprocess
 import sys
+import time
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path

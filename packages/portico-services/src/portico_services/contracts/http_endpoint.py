@@ -61,7 +61,9 @@ def add_call_endpoint(server: Server, path: str) -> None:
         except (ValueError, RecursionError) as failure:
             return _encode_response(HTTPStatus.BAD_REQUEST, _refuse("body", str(failure)))
         if not isinstance(message, dict):
-            return _encode_response(HTTPStatus.BAD_REQUEST, _refuse("body", "must be an object with tool_name and arguments"))
+            return _encode_response(
+                HTTPStatus.BAD_REQUEST, _refuse("body", "must be an object with tool_name and arguments")
+            )
         # Before the schema, whose message would be its pattern.
         name = message.get("tool_name")
         if isinstance(name, str) and not is_invocation_name(name):
@@ -70,9 +72,7 @@ def add_call_endpoint(server: Server, path: str) -> None:
         if issues := list(validate(TOOL_CALL_SCHEMA, message)):
             return _encode_response(HTTPStatus.BAD_REQUEST, outcomes.invalid_arguments(issues))
         # Read for each call: a view that is configured later must apply here too.
-        target = HandlerTarget(
-            server.public_handler, timeout=TIMEOUT_SECONDS, cache=cache, **request.caller_fields
-        )
+        target = HandlerTarget(server.public_handler, timeout=TIMEOUT_SECONDS, cache=cache, **request.caller_fields)
         # A tool that failed is a successful exchange: the status of the result is in the message.
         return _encode_response(HTTPStatus.OK, await invoke(target, message["tool_name"], message["arguments"]))
 

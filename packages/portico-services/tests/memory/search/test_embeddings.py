@@ -89,8 +89,8 @@ async def test_synonym_is_found_by_vector_search(url: str) -> None:
 @pytest.mark.parametrize("mode", ["hybrid", "vector"])
 async def test_superseded_memory_is_not_found_by_its_embedding(url: str, mode: Any) -> None:
     async with opened(url, EmbeddingIndex("synonyms", Synonyms)) as memories:
-        old = await keep(memories, "cat sleeps")
-        await keep(memories, "car drives")
+        old = await capture_memory(memories, "cat sleeps")
+        await capture_memory(memories, "car drives")
         await encoded(memories, 2)
         await memories.update(old.id, status="superseded")
         page = await memories.recall("feline sleeps", memories.filter(""), mode=mode)
@@ -100,7 +100,7 @@ async def test_superseded_memory_is_not_found_by_its_embedding(url: str, mode: A
 
 async def test_explanation_has_the_similarity_of_the_embedding(url: str) -> None:
     async with opened(url, EmbeddingIndex("synonyms", Synonyms)) as memories:
-        await keep(memories, "cat")
+        await capture_memory(memories, "cat")
         await encoded(memories, 1)
         page = await memories.recall("feline", memories.filter(""), explain=True)
         explanation = page.hits[0].explanation

@@ -41,18 +41,18 @@ async def test_memory_that_is_not_current_is_never_a_match(memories: MemoryStore
 @pytest.mark.parametrize("filter", ["", "tag:ops", "author:Ann", "path:src/"])
 async def test_memory_outside_the_scope_is_never_returned(memories: MemoryStore, filter: str) -> None:
     labels = {"tags": ["ops"], "author": "Ann", "path": "src/deploy.py"}
-    await keep(memories, "Elsewhere deploys run on Fridays", project="other/project", **labels)
-    await keep(memories.owned_by("bob"), "A private note: deploys run on Sundays", domain="user", **labels)
-    expired = await keep(memories, "Until yesterday deploys ran on Mondays", ttl="1h", **labels)
+    await capture_memory(memories, "Elsewhere deploys run on Fridays", project="other/project", **labels)
+    await capture_memory(memories.owned_by("bob"), "A private note: deploys run on Sundays", domain="user", **labels)
+    expired = await capture_memory(memories, "Until yesterday deploys ran on Mondays", ttl="1h", **labels)
     sql = "update memory set expires_at = 1 where id = ?"
     await memories.write(lambda tx: tx.execute(sql, (expired.id,)))
     # With nothing in the scope, with an unrelated memory (the newest are returned then), and with a match.
     assert (await memories.recall("when do deploys run", memories.filter(filter))).hits == []
-    await keep(memories, "Lunch is at noon", **labels)
+    await capture_memory(memories, "Lunch is at noon", **labels)
     page = await memories.recall("when do deploys run", memories.filter(filter))
     assert [hit.record.content for hit in page.hits] == ["Lunch is at noon"]
     assert page.nothing_known
-    await keep(memories, "Here deploys run on Tuesdays", **labels)
+    await capture_memory(memories, "Here deploys run on Tuesdays", **labels)
     page = await memories.recall("when do deploys run", memories.filter(filter))
     assert {hit.record.content for hit in page.hits} <= {"Lunch is at noon", "Here deploys run on Tuesdays"}
     assert page.hits[0].record.content == "Here deploys run on Tuesdays"

@@ -92,8 +92,8 @@ async def test_neighbours_in_a_thread_help_to_find_an_answer(memories: MemorySto
 
 async def test_message_before_an_answer_has_a_feature_of_its_own(memories: MemoryStore) -> None:
     for thread, first in (("a", "Where did the sailing trip go?"), ("b", "The sailing trip went somewhere")):
-        await keep(memories, first, "context", thread=thread, author="Ann")
-        await keep(memories, "Norway, mostly", "context", thread=thread, author="Bob", on_duplicate="keep")
+        await capture_memory(memories, first, "context", thread=thread, author="Ann")
+        await capture_memory(memories, "Norway, mostly", "context", thread=thread, author="Bob", on_duplicate="keep")
     request = candidates.RetrievalRequest("sailing trip")
     found = await memories.read(lambda tx: candidates.retrieve_candidates(tx, request))
     rows = [dict(zip(FEATURES, row, strict=True)) for row in feature_rows(found)]
@@ -230,7 +230,7 @@ async def test_second_pass_of_a_filter_does_not_read_rare_words_again(
 
     read_postings = bm25._postings_at
     monkeypatch.setattr(bm25, "_postings_at", note_terms)
-    assert (await found(memories, "common rhinoceros", "tag:jam"))[0] == "rhinoceros"
+    assert (await search_contents(memories, "common rhinoceros", "tag:jam"))[0] == "rhinoceros"
     assert set(read) == {"common"}
 
 

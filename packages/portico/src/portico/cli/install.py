@@ -164,7 +164,7 @@ def run(argv: list[str]) -> None:
     if arguments.remove:
         after = _edit(path, before, lambda text: editor.drop(text, (place.key, name)))
         if after == before:
-            raise UsageError(f"{_short(path)} has no server named {name!r}; name one with --name")
+            raise UsageError(f"{_shorten_path(path)} has no server named {name!r}; name one with --name")
     else:
         block = _entry_for(place, name, options, arguments, shared=shared)
 

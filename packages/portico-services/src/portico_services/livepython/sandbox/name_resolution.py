@@ -102,7 +102,7 @@ class NameResolver:
             return cast("type", result)
         if type(result) is ModuleType:
             raise InspectionError(
-                f"{name!r} is not a class, it is a module. list_classes lists its classes, search_methods its functions."
+                f"{name!r} is a module, not a class. list_classes lists its classes, search_methods its functions."
             )
         if result is not _MISSING:
             raise InspectionError(f"{name!r} is not a class, it is a {type_name(result)}.")

@@ -190,8 +190,8 @@ _SERVICE_PARAMETERS = {
     126: "The specified module could not be found.", 127: "The specified procedure could not be found.",
     1053: "The service did not respond to the start or control request in a timely fashion.",
     1056: "An instance of the service is already running.",
-    1058: "The service cannot be started, either because it is disabled or because it has no enabled devices associated "
-    "with it.",
+    1058: "The service cannot be started, either because it is disabled or because it has no enabled devices "
+    "associated with it.",
     1060: "The specified service does not exist as an installed service.",
     1062: "The service has not been started.", 1066: "The service has returned a service-specific error code.",
     1067: "The process terminated unexpectedly.", 1068: "The dependency service or group failed to start.",
@@ -200,7 +200,7 @@ _SERVICE_PARAMETERS = {
     1075: "The dependency service does not exist or has been marked for deletion.",
     1115: "A system shutdown is in progress.",
 }  # fmt: skip
-# By provider, because each has a separate table of messages: `%%1` in the data of another provider is not an error code.
+# By provider, because each has its table of messages: `%%1` in the data of another provider is not an error code.
 _PARAMETERS = {_SECURITY: _SECURITY_PARAMETERS, "security": _SECURITY_PARAMETERS, _SERVICES: _SERVICE_PARAMETERS}
 _PARAMETER = re.compile(r"%%(\d{1,5})\b")
 

@@ -21,8 +21,8 @@ from portico.protocol.versions import LATEST_PROTOCOL_VERSION, SUPPORTED_PROTOCO
 from portico.rpc import supervision
 from portico.rpc.call import Call, Handler, get_capabilities
 from portico.rpc.handshake.session import LifecycleMode
+from portico.rpc.identity import client_network
 from portico.rpc.metrics import Metrics, filter_hidden_tools
-from portico.rpc.networks import client_network
 from portico.rpc.observers import OBSERVERS, notify_rejected_http_request
 from portico.transports.http_server import error_responses, headers as http
 from portico.transports.http_server.authentication import RequestAuthenticator, add_cors_headers
@@ -364,7 +364,10 @@ class HttpApplication:
         if self.settings.local_only and not is_local_peer(request.peer):
             return self._reject_remote(request)
         by_client = self.traffic.in_flight_by_client
-        if by_client and by_client.get(client_network(request.peer), 0) >= self.settings.max_concurrent_requests_per_client:
+        if (
+            by_client
+            and by_client.get(client_network(request.peer), 0) >= self.settings.max_concurrent_requests_per_client
+        ):
             return error_responses.overloaded_response(request)
         return None
 

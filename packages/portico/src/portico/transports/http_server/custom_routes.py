@@ -14,8 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from msgspec import Struct
 
 from portico.protocol.errors import UsageError
-from portico.rpc.identity import principal_id
-from portico.rpc.networks import client_network
+from portico.rpc.identity import client_network, principal_id
 from portico.rpc.supervision import BackgroundTasks
 from portico.transports.http_server.messages import TEXT_HEADERS, HttpRequest, HttpResponse, ResponseWriter
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from portico.rpc.call import Handler
 from portico.rpc.handshake.list_changes import ListChangeNotifier
-from portico.rpc.networks import client_network
+from portico.rpc.identity import client_network
 from portico.transports.http_server.cluster_hooks import ClusterHooks
 from portico.transports.http_server.session import HttpSession
 from portico.transports.http_server.session_streams import GetStream, SessionStream
@@ -54,8 +54,8 @@ class _LruSessions:
 class SessionManager:
     """Sessions of one process, by id. A session of another principal is treated as unknown.
 
-    Limited to `max_sessions` in total and `max_sessions_per_client` per client network. Beyond that, the oldest idle session
-    is evicted.
+    Limited to `max_sessions` in total and `max_sessions_per_client` per client network. Beyond that, the oldest idle
+    session is evicted.
     """
 
     def __init__(self, handler: Handler, max_sessions: int, max_sessions_per_client: int) -> None:

@@ -20,7 +20,7 @@ from portico.protocol.versions import MODERN_VERSIONS
 from portico.rpc.call import Call, Reply, cancel_request_task, get_capabilities
 from portico.rpc.channel import subscription_ended_params
 from portico.rpc.dispatcher import Dispatcher, PeerInfo
-from portico.rpc.networks import client_network
+from portico.rpc.identity import client_network
 from portico.transports.http_server import headers as http, sse
 from portico.transports.http_server.cluster_hooks import ClusterHooks
 from portico.transports.http_server.messages import (
