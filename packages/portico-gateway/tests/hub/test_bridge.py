@@ -335,6 +335,15 @@ def test_bridge_stays_below_20_mb(daemon: Path) -> None:
     host.close()
 
 
+def test_errors_of_a_bridge_control_no_terminal(hub_directory: Path) -> None:
+    words = [sys.executable, "-m", "portico", "connect", "--x\x1b[2J\x9b1A\nforged\u202e"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    assert done.returncode == 2
+    assert "forged" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.strip().isprintable()
+
+
 # Who may connect
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from portico.auth.verifiers.token_file import generate_token
 from portico.screening import ScreeningPolicy, screen
 from portico.screening.detector import find
 from portico.screening.normalization import normalize_text
@@ -27,6 +28,26 @@ def assert_found(text: str) -> None:
 )
 def test_other_spaces(space: str, form: str) -> None:
     assert_found(form.format(space, VALUE))
+
+
+@pytest.mark.parametrize(
+    "char", ["\u200b", "\u00ad", "\ufeff", "\u034f", "\ufe0f", "\u2063", "\U000e0041", "\0"], ids=ascii
+)
+@pytest.mark.parametrize("key", ["ghp_a8F3kL0pQ2rS5tU7vW9xY1zA4bC6dE8fG0hJ", generate_token()], ids=["github", "own"])
+def test_invisible_characters_in_a_key(char: str, key: str) -> None:
+    for written in (char.join(key), key[:7] + char + key[7:], key[:-1] + char + key[-1:]):
+        text = f"use {written} for the build"
+        (finding,) = find(text, ("secret",))
+        assert text[finding.start : finding.end] == written
+        hidden = screen(text, ScreeningPolicy(secrets="redact")).text or ""
+        assert hidden == f"use [REDACTED:{finding.name}] for the build"
+
+
+def test_invisible_characters_in_prose_find_nothing() -> None:
+    assert (
+        find("family \U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f co\u00adop\u00ader\u00ada\u00adtion " * 50)
+        == []
+    )
 
 
 @pytest.mark.parametrize("sign", ["：", "＝", " ： ", "﹕", "\u3000：\u3000"])

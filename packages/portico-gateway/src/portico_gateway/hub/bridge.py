@@ -492,6 +492,11 @@ def _escape(character: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else character
 
 
+def _printable(text: str) -> str:
+    """Escape characters that control a terminal or end a line: hosts show and log these errors."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def _quote_all(texts: list[str]) -> str:
     return "[" + ",".join(map(_quote_json, texts)) + "]"
 
@@ -501,10 +506,10 @@ def run(words: list[str]) -> int:
     try:
         return Bridge(build_greeting(*parse_arguments(words))).run()
     except _Usage as mistake:
-        print(f"portico: connect: {mistake}. Try `portico connect --help`.", file=sys.stderr)
+        print(f"portico: connect: {_printable(str(mistake))}. Try `portico connect --help`.", file=sys.stderr)
         return 2
     except HubError as failure:
-        print(f"portico: {failure}", file=sys.stderr)
+        print(f"portico: {_printable(str(failure))}", file=sys.stderr)
         return 3
     except KeyboardInterrupt:
         return 130

@@ -33,7 +33,7 @@ from portico.screening.entropy import is_random
 from portico.screening.findings import KINDS, Finding, Kind, merge_overlaps
 from portico.screening.identity_documents import find_identity_documents
 from portico.screening.lazy_patterns import lazy_pattern
-from portico.screening.normalization import normalize_text
+from portico.screening.normalization import has_invisible, normalize_text, remove_invisible
 from portico.screening.personal_numbers import (
     find_alphanumeric_ids,
     find_ibans,
@@ -84,12 +84,13 @@ def iter_findings(
 
 
 def _findings_in(text: str, kinds: Collection[Kind], include_placeholders: bool) -> Iterator[Finding]:
-    text = normalize_text(text)
+    original, text = text, normalize_text(text)
     lower = _lower_same_length(text)
     secrets = _find_secrets(text, lower) if "secret" in kinds else ()
     personal = _find_pii(text, lower) if "personal" in kinds else ()
     marks = [match.span() for match in _REDACTION_MARK.finditer(text)] if "[REDACTED:" in text else ()
-    for item in chain(secrets, personal, find_placeholders(text, kinds) if include_placeholders else ()):
+    hidden = _find_interrupted_keys(original) if "secret" in kinds else ()
+    for item in chain(secrets, personal, hidden, find_placeholders(text, kinds) if include_placeholders else ()):
         if not marks or _is_outside(item, marks):
             yield item
 
@@ -146,6 +147,30 @@ def _find_secrets(text: str, lower: str) -> Iterator[Finding]:
         yield from find_commented_secrets(text, lower)
     yield from find_header_credentials(text, lower)
     yield from find_command_line_secrets(text, lower)
+
+
+def _find_interrupted_keys(text: str) -> Iterator[Finding]:
+    """Yield keys with invisible characters in them, which web pages and chats insert, and which readers drop."""
+    if not has_invisible(text):
+        return
+    visible, positions = remove_invisible(text)
+    for finding in _find_recognizable_keys(normalize_text(visible)):
+        start, end = positions[finding.start], positions[finding.end - 1] + 1
+        if end - start > finding.end - finding.start:
+            yield finding._replace(start=start, end=end)
+
+
+def _find_recognizable_keys(text: str) -> Iterator[Finding]:
+    """Yield keys that their own syntax identifies: without a keyword, nothing else is certain in a joined text."""
+    for stretch in _TOKEN_CANDIDATE.finditer(text):
+        yield from find_prefixed_keys(text, *stretch.span())
+    yield from find_infix_keys(text)
+    if "-----BEGIN " in text or "Private-Lines: " in text:
+        yield from find_private_keys(text)
+    if "LS0tLS1CRUdJTi" in text:
+        yield from find_base64_keys(text)
+    if "eyJ" in text:
+        yield from find_jwts(text)
 
 
 _AWS_SECRET_SHAPE = lazy_pattern(r"(?<![0-9A-Za-z/+])[0-9A-Za-z/+]{40}(?![0-9A-Za-z/+=])")

@@ -7,6 +7,7 @@ its position, so that findings apply to the original text.
 from __future__ import annotations
 
 import re
+from array import array
 
 from portico.screening.lazy_patterns import lazy_pattern
 
@@ -27,6 +28,12 @@ _IS = lazy_pattern(
 )
 _ANNOUNCING = ("密码", "密碼", "口令", "パスワード", "暗証番号", "비밀번호", "패스워드", "암호")
 _TO_TRANSLATE = lazy_pattern(f"[{''.join(map(re.escape, map(chr, sorted(_LETTERS))))}]")
+# Characters without a glyph, which text can contain anywhere: Unicode's default ignorable code points, and controls
+# that are not white space.
+_INVISIBLE = lazy_pattern(
+    "[\x00-\x08\x0e-\x1a\x7f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
 # Copied web pages contain entities and tags between a keyword and its value.
 _MARKUP = lazy_pattern(
     r"(?P<tag></?(?:b|i|u|em|strong|code)>)|&(?:(?P<space>nbsp|ensp|emsp|thinsp|#160|#xa0|#32|#x20|#12288|#x3000)|(?P<colon>colon|#58|#x3a|#65306|#xff1a)"
@@ -43,6 +50,22 @@ def normalize_text(text: str) -> str:
         text = text.translate(_LETTERS) if _TO_TRANSLATE.search(text) else text
         text = _IS.sub(":", text) if any(word in text for word in _ANNOUNCING) else text
     return _MARKUP.sub(_sign, text) if "&" in text or "</" in text else text
+
+
+def has_invisible(text: str) -> bool:
+    return _INVISIBLE.search(text) is not None
+
+
+def remove_invisible(text: str) -> tuple[str, array[int]]:
+    """Return the text without invisible characters, and the position of each remaining character."""
+    pieces, positions, at = [], array("L"), 0
+    for match in _INVISIBLE.finditer(text):
+        pieces.append(text[at : match.start()])
+        positions.extend(range(at, match.start()))
+        at = match.end()
+    pieces.append(text[at:])
+    positions.extend(range(at, len(text)))
+    return "".join(pieces), positions
 
 
 def _sign(match: re.Match[str]) -> str:
