@@ -121,6 +121,16 @@ async def test_code_is_bound_to_its_client(stand: Stand) -> None:
         assert (await face.post("/token", poll))[0] == 200
 
 
+async def test_of_many_concurrent_polls_one_gets_the_token(stand: Stand) -> None:
+    async with stand() as face:
+        poll, codes = await start(face)
+        await asyncio.to_thread(approve, codes["verification_uri_complete"], oidc.Browser())
+        answers = await asyncio.gather(*(face.post("/token", poll) for _ in range(12)))
+        assert sorted(status for status, _ in answers) == [200] + [400] * 11
+        grants = await face.face.database.read(lambda tx: tx.fetch_one(int, "select count(*) from provider_grant"))
+        assert grants == 1
+
+
 async def test_client_that_polls_too_fast_is_slowed_down(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_grant, "POLL_INTERVAL_SECONDS", 5.0)
     async with stand() as face:

@@ -18,7 +18,7 @@ import pytest
 from msgspec.structs import replace
 
 from portico.store.database import Database
-from portico_gateway.authserver import store
+from portico_gateway.authserver import device_grant, store
 from portico_gateway.authserver.clients import OAuthClient, matches_redirect_uri, validate_redirect_uris
 from portico_gateway.authserver.errors import OAuthErrorResponse
 from portico_gateway.authserver.login_flow import MIGRATIONS, source_of
@@ -265,12 +265,13 @@ async def test_declined_consent_does_not_redirect_to_an_unapproved_host(stand: S
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
-@pytest.mark.parametrize("table", ["flows", "clients"])
+@pytest.mark.parametrize("table", ["flows", "clients", "devices"])
 async def test_flood_from_one_network_leaves_capacity_for_others(
     engine: str, table: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in (("MAX_FLOWS", 40), ("MAX_CLIENTS", 40), ("MAX_PER_NETWORK", 10), ("MAX_PER_WIDER_NETWORK", 20)):
         monkeypatch.setattr(store, name, value)
+    monkeypatch.setattr(device_grant, "MAX_DEVICE_CODES", 40)
     url = "sqlite://" if engine == "sqlite" else request.getfixturevalue("postgres_url")
     made = 0
 
@@ -280,8 +281,11 @@ async def test_flood_from_one_network_leaves_capacity_for_others(
         now, name, source = 1000.0 + made / 1000, f"{address} {made}", source_of(address)
         if table == "flows":
             return partial(store.create_login, flow=name, browser="b", body="x", now=now, source=source)
-        client = OAuthClient(id=name, redirect_uris=(REDIRECT_URI,), kind="registered")
         ring = KeyRing([b"a key that signs the clients of this test"])
+        if table == "devices":
+            row = device_grant.DeviceRow(name, name, "c", "", "", now + 600, 5.0, 0.0)
+            return partial(device_grant.create_device_login, row=row, now=now, source=source, ring=ring)
+        client = OAuthClient(id=name, redirect_uris=(REDIRECT_URI,), kind="registered")
         return partial(store.keep_client, client=client, now=now, expires_at=now + 600, ring=ring, source=source)
 
     async with Database(url) as database:

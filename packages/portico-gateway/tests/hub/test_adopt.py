@@ -76,6 +76,23 @@ def test_files_are_only_shown_without_write(home: Path, capsys: pytest.CaptureFi
         assert [item.name for item in path_of(client).parent.glob("*.portico-adopt*")] == []
 
 
+def test_names_of_a_file_control_neither_the_terminal_nor_the_bridge(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = ["a\x1b[2J", "b\x9b1A\u202e", "--cwd", "-m", ""]
+    before = json.dumps({"mcpServers": {name: {"command": f"c{name}"} for name in odd}}, ensure_ascii=False)
+    path_of("cursor").write_text(before)
+    assert run(["cursor", "--write"]) == 0
+    assert run(["cursor", "--undo", "--write"]) == 0
+    shown = capsys.readouterr().out
+    assert "now run through the hub" in shown
+    assert all(line.replace("\t", " ").isprintable() for line in shown.splitlines())
+    assert path_of("cursor").read_text() == before
+    run(["cursor", "--write"])
+    servers = servers_of("cursor")
+    assert [name for name in odd if "connect" in str(servers[name].get("args"))] == odd[:2]
+
+
 @pytest.mark.parametrize("client", CLIENTS)
 def test_adopted_file_is_restored_byte_for_byte(home: Path, client: str) -> None:
     path = path_of(client)

@@ -62,6 +62,11 @@ def run(words: list[str]) -> int:
     return status
 
 
+def _print(text: str) -> None:
+    # The configuration of a project comes with its repository.
+    print(escape_control(text))
+
+
 # Adopting
 
 
@@ -86,10 +91,10 @@ def _adopt(client: str, config_file: ClientConfigFile, path: Path, arguments: ar
         print(f"{client}: nothing to change in {path}")
         return
     result = (mark + after).encode()
-    print(format_difference(path, text, after))
+    _print(format_difference(path, text, after))
     if arguments.write:
         _replace(path, before, result)
-        print(f"{client}: {', '.join(names)} now run through the hub; the old file is {path.name}{BACKUP_SUFFIX}")
+        _print(f"{client}: {', '.join(names)} now run through the hub; the old file is {path.name}{BACKUP_SUFFIX}")
 
 
 def _entries(document: Any, key: str) -> Iterator[tuple[tuple[str, ...], str, Any]]:
@@ -112,7 +117,8 @@ def _entries(document: Any, key: str) -> Iterator[tuple[tuple[str, ...], str, An
 
 def _adopted_members(name: str, entry: Any, *, shared: bool) -> dict[tuple[str, ...], Any]:
     """Return the members of an entry to set; empty for an entry that stays as it is."""
-    if not isinstance(entry, dict):
+    # The bridge would read such a name as an option.
+    if not isinstance(entry, dict) or not name or name.startswith("-"):
         return {}
     # Zed had the command in a separate object before it adopted the common form.
     prefix, inner = (("command",), entry["command"]) if isinstance(entry.get("command"), dict) else ((), entry)
@@ -140,10 +146,8 @@ def _undo(client: str, config_file: ClientConfigFile, path: Path, arguments: arg
         return
     current, original = _read(path), _read(backup)
     if not _matches(digest, current):
-        raise _SkippedEntry(
-            f"{path} was changed since it was adopted, and restoring it would lose them; see {backup.name}"
-        )
-    print(format_difference(path, current.decode("utf-8-sig"), original.decode("utf-8-sig")))
+        raise _SkippedEntry(f"{path} was changed after it was adopted; restoring it would lose the changes; see {backup.name}")
+    _print(format_difference(path, current.decode("utf-8-sig"), original.decode("utf-8-sig")))
     if arguments.write:
         _write(path, current, original)
         backup.unlink()
