@@ -15,8 +15,12 @@ from typing import Any
 
 import pytest
 
+from portico.auth.flow import FetchResponse
 from portico.transports.http_client.pool import HttpConnectionPool
 from portico_gateway.authserver import client_metadata
+from portico_gateway.authserver.client_metadata import ClientMetadataFetcher
+from portico_gateway.authserver.config import AuthorizationServerConfig
+from portico_gateway.authserver.errors import ErrorPageResponse
 from support import oidc
 from support.http_threads import running
 
@@ -212,7 +216,53 @@ async def test_a_host_that_does_not_answer_is_not_waited_for(
             assert (await visited(face, f"https://127.0.0.1:{silent.getsockname()[1]}/client")).status == 400
 
 
-async def test_only_documents_of_allowed_hosts_are_fetched(stand: Stand, host: Documents) -> None:
+async def test_hosts_that_hang_take_no_fetches_of_other_networks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_metadata, "MAX_CONCURRENT_FETCHES", 4)
+    go_on, hanging = asyncio.Event(), 0
+
+    async def request(method: str, url: str, **options: Any) -> FetchResponse:
+        nonlocal hanging
+        if "hang" in url:
+            hanging += 1
+            await go_on.wait()
+        document = {"client_id": url, "client_name": "x", "redirect_uris": ["http://127.0.0.1:9/callback"]}
+        return FetchResponse(200, (), json.dumps(document | {"token_endpoint_auth_method": "none"}).encode())
+
+    monkeypatch.setattr(client_metadata, "http_request", request)
+    fetcher = ClientMetadataFetcher(
+        AuthorizationServerConfig(issuer="https://as.example", resource="https://as.example/mcp")
+    )
+    addresses = ["2001:db8:1::1", "2001:db8:1:1::1", "2001:db8:1:2::1", "2001:db8:1:3::1"]
+    fetches = [
+        asyncio.ensure_future(fetcher.fetch(f"https://hang.example/{number}", address))
+        for number, address in enumerate(addresses)
+    ]
+    # One /48 network has its share; the rest is refused immediately.
+    async with asyncio.timeout(10):
+        refused = await asyncio.gather(*fetches[2:], return_exceptions=True)
+    assert [getattr(item, "status", None) for item in refused] == [503, 503]
+    assert hanging == 2
+    assert (await fetcher.fetch("https://good.example/client", "2001:db8:2::1")).kind == "document"
+    # Even where several networks take all, the wait of others is bounded.
+    monkeypatch.setattr(client_metadata, "FETCH_TIMEOUT_SECONDS", 0.05)
+    fetches[2:] = [
+        asyncio.ensure_future(fetcher.fetch(f"https://hang.example/x{number}", f"192.0.{number}.1"))
+        for number in range(2)
+    ]
+    async with asyncio.timeout(10):
+        while hanging < 4:
+            await asyncio.sleep(0)
+        with pytest.raises(ErrorPageResponse, match="Try again"):
+            await fetcher.fetch("https://good.example/other", "198.51.100.1")
+    go_on.set()
+    await asyncio.gather(*fetches)
+    assert not fetcher._fetches_by_network
+    assert (await fetcher.fetch("https://good.example/third", "198.51.100.1")).kind == "document"
+
+
+async def test_only_documents_of_named_hosts_where_hosts_are_named(stand: Stand, host: Documents) -> None:
     async with stand(allowed_client_networks=HERE, allowed_client_hosts=["claude.ai"]) as face:
         assert (await visited(face, f"{host.origin}/client")).status == 400
         assert host.asked == []

@@ -172,7 +172,7 @@ class AuthorizationServer:
             )
         if configured is not None:
             return configured
-        client = await self._documents.fetch(client_id)
+        client = await self._documents.fetch(client_id, address)
         now = time.time()
         until, source = now + CLIENT_METADATA_TTL_SECONDS, source_of(address)
         keep = partial(store.keep_client, client=client, now=now, expires_at=until, ring=self.keyring, source=source)
