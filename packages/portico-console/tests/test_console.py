@@ -20,8 +20,9 @@ from portico import Client, Context, Server, ToolError
 from portico.auth import Principal
 from portico.cli import local_token
 from portico.extend import serve_http
+from portico.rpc.metrics import DURATION_BUCKETS_SECONDS
 from portico.search.tool_search import ToolSearchServer
-from portico_console import Console
+from portico_console import Console, activity
 from portico_gateway import Gateway
 from support.consoles import console_of
 from support.paths import ROOT
@@ -624,3 +625,12 @@ async def test_tasks_are_shown_cancelled_and_tried_again(tmp_path: Path) -> None
             assert await ask("retry_job", id=task.id) == {"changed": True}
         with pytest.raises(ToolError, match="unknown task"):
             await ask("job", id="absent")
+
+
+def test_latencies_are_those_of_tool_calls() -> None:
+    fast, slow = [100, *[0] * len(DURATION_BUCKETS_SECONDS)], [0] * (len(DURATION_BUCKETS_SECONDS) + 1)
+    slow[-2] = 1
+    series = {("server/discover", "", ""): fast, ("tools/call", "report", ""): slow}
+    metrics = activity._numbers(0.0, series, {}, 1.0, 0)
+    assert metrics.p50 is not None and metrics.p50 > 1
+    assert activity._numbers(0.0, {("server/discover", "", ""): fast}, {}, 1.0, 0).p50 is None

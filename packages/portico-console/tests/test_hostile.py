@@ -176,7 +176,7 @@ def test_hostile_memories_work_items_and_contracts_are_shown_as_text(shown: Any)
     page = shown.page
     shown.go("memory")
     expect(page.locator(".memory").first).to_be_visible()
-    page.locator(".memory").first.get_by_role("button", name="Open").click()
+    page.locator(".memory .text").first.click()
     page.get_by_role("dialog").get_by_role("button", name="History").click()
     expect(page.get_by_role("dialog").locator(".timeline")).to_be_visible()
     page.keyboard.press("Escape")

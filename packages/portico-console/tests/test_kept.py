@@ -30,6 +30,8 @@ def test_a_memory_is_captured_found_changed_and_deleted(kept: Any) -> None:
     page.get_by_label("Search memories").fill("audit tables")
     expect(page.locator(".memory")).to_have_count(1)
     expect(page.locator(".memory")).to_contain_text("strong: audit, tables")
+    # The text itself opens a memory.
+    expect(page.locator(".memory").get_by_role("button", name="Open")).to_have_count(0)
     page.get_by_label("Search memories").fill("")
     page.get_by_role("button", name="Graph").click()
     page.get_by_role("button", name="The audit tables live in PostgreSQL").click()
@@ -37,7 +39,7 @@ def test_a_memory_is_captured_found_changed_and_deleted(kept: Any) -> None:
     dialog.get_by_label("Content").fill("The audit tables live in SQLite")
     dialog.get_by_role("button", name="Save changes").click()
     page.get_by_role("button", name="Timeline").click()
-    page.locator(".memory", has_text="SQLite").get_by_role("button", name="Open").click()
+    page.locator(".memory", has_text="SQLite").get_by_role("button", name="The audit tables live in SQLite").click()
     dialog.get_by_role("button", name="History").click()
     expect(dialog).to_contain_text("previous: The audit tables live in PostgreSQL")
     dialog.get_by_role("button", name="Delete").click()

@@ -139,6 +139,8 @@ def _numbers(now: float, series: Series, before: Series, seconds: float, in_flig
     wrong = sum(number for key, number in calls.items() if key[2])
     fresh_wrong = sum(sum(counts) for key, counts in new.items() if key[2])
     everything = _sum(new.values())
+    # Lists and discovery are answered from memory, and would hide how long tools take.
+    tool_calls = _sum(counts for key, counts in new.items() if key[0] == "tools/call")
     return CallMetrics(
         at=now,
         calls=sum(calls.values()),
@@ -146,9 +148,9 @@ def _numbers(now: float, series: Series, before: Series, seconds: float, in_flig
         in_flight=in_flight,
         rate=sum(everything) / seconds,
         error_rate=fresh_wrong / seconds,
-        p50=quantile(everything, 0.5),
-        p95=quantile(everything, 0.95),
-        p99=quantile(everything, 0.99),
+        p50=quantile(tool_calls, 0.5),
+        p95=quantile(tool_calls, 0.95),
+        p99=quantile(tool_calls, 0.99),
         tools=_compute_tool_metrics(calls, new, seconds),
     )
 

@@ -69,13 +69,20 @@ function paint(canvas, points, series, format, seconds) {
     pen.strokeStyle = colour(one.colour);
     pen.beginPath();
     let down = false;
+    const dots = [];
     for (const point of points) {
       if (point[one.key] === undefined || point[one.key] === null) { down = false; continue; }
       if (down) pen.lineTo(x(point.at), y(point[one.key]));
-      else pen.moveTo(x(point.at), y(point[one.key]));
+      else {
+        pen.moveTo(x(point.at), y(point[one.key]));
+        // A dot, because a line needs a second value: the calls of one moment have no neighbours.
+        dots.push([x(point.at), y(point[one.key])]);
+      }
       down = true;
     }
     pen.stroke();
+    pen.fillStyle = colour(one.colour);
+    for (const [across, up] of dots) pen.fillRect(across - 1.5, up - 1.5, 3, 3);
   }
   pen.restore();
 }

@@ -55,16 +55,17 @@ export function view(place, app, rest) {
     return h("div", { class: "stack" }, [...days].map(([day, ones]) => h("section", { class: "stack" }, h("h2", {}, plain(day, 20)), h("div", { class: "timeline" }, ones.map(row)))), cursor ? button("Load more", () => search(true)) : undefined);
   }
 
+  const severalProjects = () => new Set(memories.map((one) => one.project)).size > 1;
   const words = () => query.value.toLowerCase().split(/\W+/).filter((word) => word.length > 2);
   const row = (one) => h("article", { class: "memory" },
     h("div", { class: "row apart" }, h("div", { class: "row" },
       button(plain(one.namespace, 40), () => narrow("ns", one.namespace), { class: "badge accent" }),
       (one.tags ?? []).slice(0, 20).map((tag) => button(`#${plain(tag, 40)}`, () => narrow("tag", tag), { class: "badge" })),
       one.thread ? button(`thread ${plain(one.thread, 40)}`, () => narrow("thread", one.thread), { class: "badge" }) : undefined,
-      one.status && one.status !== "active" ? h("span", { class: "badge warn" }, plain(one.status, 20)) : undefined),
+      one.status && one.status !== "active" ? h("span", { class: "badge warn" }, plain(one.status, 20)) : undefined,
+      severalProjects() && one.project ? h("span", { class: "quiet", title: "Project" }, plain(one.project, 60)) : undefined),
     h("div", { class: "row quiet" }, why(one, words()), when(one.at))),
-    h("p", { class: "text" }, marked(plain(one.content, 2000), words())),
-    h("div", { class: "row" }, button("Open", () => open(one.id), { class: "small" })));
+    button(marked(plain(one.content, 2000), words()), () => open(one.id), { class: "text plain" }));
 
   const open = (id) => openMemory(app, id, search);
   const soon = later(search, 250);
