@@ -685,6 +685,75 @@ async def test_a_server_that_is_busy_is_asked_again_where_that_does_no_harm(
     assert (len(there.requests_for("tools/list")), len(there.requests_for("tools/call"))) == (3, 1)
 
 
+def busy(times: int, *, as_error: bool, **headers: str) -> Callable[[Peer, Request], None]:
+    """Answer 429 so many times: with a JSON-RPC error, as MCP servers do, or without, as proxies do."""
+    rejected: list[str] = []
+
+    def rule(peer: Peer, request: Request) -> None:
+        if rejected.count(request.says) >= times:
+            peer.result(request, {"resultType": "complete", "tools": []})
+            return
+        rejected.append(request.says)
+        if as_error:
+            error = {"code": -32005, "message": "Too many requests"}
+            peer.json({"jsonrpc": "2.0", "id": request.json["id"], "error": error}, 429, **headers)
+        else:
+            peer.answer(429, **headers)
+
+    return rule
+
+
+@pytest.mark.parametrize("as_error", [True, False])
+async def test_retry_after_is_honoured_for_safe_requests(serve: Serve, as_error: bool) -> None:
+    there = await serve()
+    rule = busy(1, as_error=as_error, Retry_After="1")
+    there.rules |= {"tools/list": rule, "tools/call": rule}
+    async with asyncio.timeout(PATIENCE), Client(there.url) as client:
+        began = asyncio.get_running_loop().time()
+        assert await client.list_tools() == []
+        assert asyncio.get_running_loop().time() - began >= 1.0
+        with pytest.raises((TransportError, ProtocolError)) as caught:
+            await client.call_tool("t")
+        assert caught.value.retry_after == 1.0  # type: ignore[union-attr]
+    assert (len(there.asked("tools/list")), len(there.asked("tools/call"))) == (2, 1)
+
+
+@pytest.mark.parametrize("as_error", [True, False])
+@pytest.mark.parametrize("seconds, timeout", [("3600", None), ("999999999999", None), ("30", 20.0)])
+async def test_retry_after_is_bounded(serve: Serve, as_error: bool, seconds: str, timeout: float | None) -> None:
+    there = await serve()
+    there.rules["tools/list"] = busy(9, as_error=as_error, Retry_After=seconds)
+    async with asyncio.timeout(PATIENCE), Client(there.url, timeout=timeout) as client:
+        with pytest.raises((TransportError, ProtocolError)):
+            await client.list_tools()
+    assert len(there.asked("tools/list")) == 1
+
+
+@pytest.mark.parametrize("as_error", [True, False])
+async def test_waiting_for_retry_after_can_be_cancelled(serve: Serve, as_error: bool) -> None:
+    there = await serve()
+    there.rules["tools/list"] = busy(9, as_error=as_error, Retry_After="50")
+    async with asyncio.timeout(PATIENCE):
+        client = Client(there.url)
+        async with client:
+            cancelled, closed = (asyncio.ensure_future(client.list_tools()) for _ in range(2))
+            await until(lambda: len(there.asked("tools/list")) == 2)
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+        with pytest.raises(ConnectionClosed):
+            await closed
+
+
+async def test_rejections_without_retry_after_are_final(serve: Serve) -> None:
+    there = await serve()
+    there.rules["tools/list"] = busy(9, as_error=True)
+    async with asyncio.timeout(PATIENCE), Client(there.url) as client:
+        with pytest.raises(ProtocolError):
+            await client.list_tools()
+    assert len(there.asked("tools/list")) == 1
+
+
 # Becoming something else, and back
 
 

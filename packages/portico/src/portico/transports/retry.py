@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from portico.protocol.errors import ConnectError, ConnectionClosed, HttpStatusError, PorticoError, SessionExpired
+from portico.protocol.errors import (
+    ConnectError,
+    ConnectionClosed,
+    HttpStatusError,
+    PorticoError,
+    ProtocolError,
+    SessionExpired,
+)
 
 # An overloaded server, or a proxy that cannot reach it.
 _RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
@@ -14,6 +21,9 @@ def is_retryable(failure: PorticoError, idempotent: bool) -> bool:
         return True
     if isinstance(failure, HttpStatusError):
         return idempotent and failure.http_status in _RETRYABLE_STATUSES
+    if isinstance(failure, ProtocolError):
+        # Rate limits of MCP servers are JSON-RPC errors; Retry-After tells them from other errors.
+        return idempotent and failure.http_status in _RETRYABLE_STATUSES and failure.retry_after is not None
     return idempotent and isinstance(failure, ConnectionClosed)
 
 
