@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,15 @@ def test_the_number_of_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     result = aggregate_usage(records, "client")
     assert len(result.rows) == 11 and result.rows[0].name == "(other)" and result.rows[0].calls == 40
     assert result.total.calls == 50
+
+
+async def test_names_of_rejected_calls_are_not_trusted(tmp_path: Path) -> None:
+    server = audited(house(), tmp_path, limit=[{"calls_per_month": 2}])
+    async with Client(server) as client:
+        for name in ("echo", "echo", "echo", SECRET, f"{SECRET}2"):
+            with suppress(ComponentNotFound):
+                await client.call_tool(name, raise_on_error=False)
+    assert calls(await report(tmp_path)) == {"house.echo": (3, 1), "(rejected)": (2, 2)}
 
 
 def test_principals_of_two_issuers_are_two() -> None:

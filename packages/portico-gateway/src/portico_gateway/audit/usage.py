@@ -25,12 +25,13 @@ UsageDimension = Literal["tool", "upstream", "client", "principal"]
 USAGE_DIMENSIONS: tuple[UsageDimension, ...] = get_args(UsageDimension)
 # Clients choose their names, so the number of groups is bounded; the rest is added up in one.
 MAX_GROUPS = 10_000
-OTHER_GROUP = "(other)"
+OTHER_GROUP, REJECTED_GROUP = "(other)", "(rejected)"
 # Requests that are calls. The other records are of lists, completions and tasks.
 CALL_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 ERROR_OUTCOMES = frozenset({"error", "denied", "unknown", "invalid", "failed", "limited", "refused"})
 # The client is asked first, or a task has been created: the call ends later, with another record.
 _UNFINISHED_OUTCOMES = frozenset({"asked", "task"})
+_REJECTED_OUTCOMES = frozenset({"limited", "refused"})
 _VERSION = re.compile(r"v?\d\S*")
 
 
@@ -125,7 +126,11 @@ def aggregate_usage(records: Iterable[UsageRecord], by: UsageDimension) -> Usage
         name = name_of(record)
         group = groups.get(name)
         if group is None:
-            name = name if len(groups) < MAX_GROUPS else OTHER_GROUP
+            if by == "tool" and record.outcome in _REJECTED_OUTCOMES:
+                # Rejected before the tool was looked up, so the client may have invented the name.
+                name = REJECTED_GROUP
+            elif len(groups) >= MAX_GROUPS:
+                name = OTHER_GROUP
             group = groups.setdefault(name, UsageGroup(name))
         group.add(record)
         total.add(record)
