@@ -708,7 +708,7 @@ async def test_retry_after_is_honoured_for_safe_requests(serve: Serve, as_error:
     there = await serve()
     rule = busy(1, as_error=as_error, Retry_After="1")
     there.rules |= {"tools/list": rule, "tools/call": rule}
-    async with asyncio.timeout(PATIENCE), Client(there.url) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url) as client:
         began = asyncio.get_running_loop().time()
         assert await client.list_tools() == []
         assert asyncio.get_running_loop().time() - began >= 1.0
@@ -723,7 +723,7 @@ async def test_retry_after_is_honoured_for_safe_requests(serve: Serve, as_error:
 async def test_retry_after_is_bounded(serve: Serve, as_error: bool, seconds: str, timeout: float | None) -> None:
     there = await serve()
     there.rules["tools/list"] = busy(9, as_error=as_error, Retry_After=seconds)
-    async with asyncio.timeout(PATIENCE), Client(there.url, timeout=timeout) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url, timeout=timeout) as client:
         with pytest.raises((TransportError, ProtocolError)):
             await client.list_tools()
     assert len(there.asked("tools/list")) == 1
@@ -733,11 +733,11 @@ async def test_retry_after_is_bounded(serve: Serve, as_error: bool, seconds: str
 async def test_waiting_for_retry_after_can_be_cancelled(serve: Serve, as_error: bool) -> None:
     there = await serve()
     there.rules["tools/list"] = busy(9, as_error=as_error, Retry_After="50")
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         client = Client(there.url)
         async with client:
             cancelled, closed = (asyncio.ensure_future(client.list_tools()) for _ in range(2))
-            await until(lambda: len(there.asked("tools/list")) == 2)
+            await wait_until(lambda: len(there.asked("tools/list")) == 2)
             cancelled.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await cancelled
@@ -748,7 +748,7 @@ async def test_waiting_for_retry_after_can_be_cancelled(serve: Serve, as_error: 
 async def test_rejections_without_retry_after_are_final(serve: Serve) -> None:
     there = await serve()
     there.rules["tools/list"] = busy(9, as_error=True)
-    async with asyncio.timeout(PATIENCE), Client(there.url) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url) as client:
         with pytest.raises(ProtocolError):
             await client.list_tools()
     assert len(there.asked("tools/list")) == 1
