@@ -262,7 +262,7 @@ async def test_hosts_that_hang_take_no_fetches_of_other_networks(
     assert (await fetcher.fetch("https://good.example/third", "198.51.100.1")).kind == "document"
 
 
-async def test_only_documents_of_named_hosts_where_hosts_are_named(stand: Stand, host: Documents) -> None:
+async def test_only_documents_of_allowed_hosts_are_fetched(stand: Stand, host: Documents) -> None:
     async with stand(allowed_client_networks=HERE, allowed_client_hosts=["claude.ai"]) as face:
         assert (await visited(face, f"{host.origin}/client")).status == 400
         assert host.asked == []
