@@ -1,0 +1,1 @@
+"""Bounded results: large tool results are shortened, stored and linked."""

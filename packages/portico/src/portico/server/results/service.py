@@ -1,0 +1,459 @@
+"""The service that bounds the results of a server's tools.
+
+It wraps the methods that return tool results, so a server and a gateway share it, views and tool search obey it, and
+other methods cost nothing. Nested calls, such as those of a script in code mode, return complete results: their reader
+is a program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from base64 import b64encode
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
+from functools import partial
+from hashlib import sha256
+from types import CoroutineType
+from typing import Annotated, Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+from msgspec.structs import replace
+
+from portico.caching import LruCache
+from portico.jsonschema.validation import SchemaError, create_validator
+from portico.protocol import jsonrpc
+from portico.protocol.content import BlobResourceContents, TextResourceContents
+from portico.protocol.errors import InternalError, ResourceNotFound, ToolError
+from portico.protocol.tasks import CreateTaskResult, DetailedTask, TaskHandle
+from portico.protocol.tools import CallToolResult
+from portico.protocol.versions import LATEST_PROTOCOL_VERSION
+from portico.rpc.call import Call
+from portico.rpc.identity import principal_id
+from portico.rpc.networks import client_network
+from portico.rpc.visible_tools import ToolPage, VisibleTools
+from portico.server.components.results import ToolResult
+from portico.server.context.current import CurrentCall
+from portico.server.registry.service import MethodHandler, Service
+from portico.server.results.json_text import MAX_PATH_CHARS
+from portico.server.results.reading import (
+    MAX_ID_CHARS,
+    MAX_OFFSET,
+    MAX_PATTERN_CHARS,
+    SCHEME,
+    ReadRequest,
+    parse_address,
+    read_piece,
+)
+from portico.server.results.settings import DEFAULT_MAX_TOKENS, ResultSettings, parse_options
+from portico.server.results.shortening import (
+    LargeResult,
+    Link,
+    Validate,
+    is_small,
+    is_within_budget,
+    parse_result,
+    shorten_result,
+    small_bytes,
+    to_parts,
+)
+from portico.server.results.storage import MAX_PARTS, MAX_RESULT_BYTES, Part, ResultStore, StoredResult, create_id
+from portico.store.errors import StoreError
+
+log = logging.getLogger("portico")
+
+# Owner of the tool and the resource for rules, records and views. A caller reads only its own results, so access rules
+# do not apply to them.
+OWNER = "portico/results"
+TOOL_NAME = "read_result"
+# Larger results are processed in a thread, a few at a time, so that memory and the event loop stay free.
+THREAD_BYTES = 256 * 1024
+MAX_CONCURRENT_LARGE_RESULTS = 2
+# `resources/read` has no paging.
+MAX_RESOURCE_BYTES = 8 * 1024 * 1024
+# Tools of running tasks that are remembered, to find their output schemas.
+MAX_REMEMBERED_TASKS = 10_000
+# Claude Code accepts longer texts of a tool with this member in its `_meta`, up to a maximum.
+MAX_RESULT_SIZE_META_KEY = "anthropic/maxResultSizeChars"
+MAX_RESULT_SIZE_CHARS = 500_000
+_HONOURING_CLIENTS = ("claude-code",)
+
+_UNKNOWN = "Unknown or expired result {}. Call the tool that returned it again."
+
+
+class _ListedTool(Struct, rename="camel"):
+    name: str = ""
+    output_schema: Any = None
+    meta: Any = msgspec.field(default=None, name="_meta")
+
+
+_tool_decoder = msgspec.json.Decoder(_ListedTool)
+
+
+class Prepared(Struct):
+    """A result above its budget, and what is stored of it."""
+
+    result: LargeResult
+    parts: list[Part]
+    id: str
+
+
+class ResultLimits(Service):
+    """Bounds the results of a server's tools: `server.add(ResultLimits(max_tokens=20_000))`.
+
+    A larger result is shortened, its rest is summarized, and a link leads to the complete result, which the tool
+    `read_result` reads in pieces.
+
+    * **max_tokens** – the budget of a result in estimated tokens; 0 for no limit.
+    * **tools**, **clients** – budgets by tool (patterns of `owner.name`) and by client name; 0 for no limit.
+    * **max_age** – seconds for which complete results are stored.
+    * **max_results_per_caller**, **max_bytes_per_caller**, **max_bytes** – limits of the stored results.
+    """
+
+    name = OWNER
+    internal = True
+    outermost = True
+
+    def __init__(self, max_tokens: int = DEFAULT_MAX_TOKENS, **options: Any) -> None:
+        super().__init__()
+        self._server: Any = None
+        # Budgets of upstreams by alias. The gateway replaces it.
+        self.upstream_tokens: Callable[[], Mapping[str, int | None]] = dict
+        self.settings = ResultSettings()
+        self._store = ResultStore(lambda: None if self._server is None else self._server.store, self.settings.storage)
+        self.configure(parse_options({"max_tokens": max_tokens, **options}))
+        self._large = asyncio.Semaphore(MAX_CONCURRENT_LARGE_RESULTS)
+        # Sessions without an id of their own, such as those on stdio.
+        self._connections: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self._task_tools: LruCache[str, str] = LruCache(MAX_REMEMBERED_TASKS)
+        self._listed: VisibleTools[dict[str, _ListedTool]] | None = None
+        self.tool(
+            name=TOOL_NAME,
+            annotations={"readOnlyHint": True, "openWorldHint": False},
+            structured_output=False,
+        )(self.read_result)
+        self.resource(SCHEME + "{+id}", name="complete-result", description="Complete result of a tool", security=None)(
+            self.read_resource
+        )
+
+    def configure(self, settings: ResultSettings) -> None:
+        """Replace the settings. Can be called while the server is running."""
+        self.settings = settings
+        self._store.limits = settings.storage
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Update the size below which no result is examined, after a budget was changed."""
+        settings = self.settings
+        budgets = [settings.max_tokens, *settings.tools.values(), *settings.clients.values()]
+        budgets += [tokens for tokens in self.upstream_tokens().values() if tokens is not None]
+        # Without any budget, no result is large.
+        self._small_bytes = min((small_bytes(tokens) for tokens in budgets if tokens), default=2**62)
+
+    def on_added(self, server: Any) -> None:
+        self._server = server
+        self._listed = VisibleTools(server, _index_tools)
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        # Bound to the event loop that runs the server.
+        self._large = asyncio.Semaphore(MAX_CONCURRENT_LARGE_RESULTS)
+        try:
+            yield
+        finally:
+            await self._store.close()
+
+    # Bounding
+
+    def wrap_method(self, method: str, handler: MethodHandler) -> MethodHandler:
+        if method == "tools/call":
+            return partial(self._call_tool, handler)
+        return partial(self._call_task_method, handler) if method in ("tasks/result", "tasks/get") else handler
+
+    def _call_tool(self, handler: MethodHandler, call: Call) -> Any:
+        # A function or a script that calls a tool needs the whole result.
+        is_nested = CurrentCall.get() is not None
+        result = handler(call)
+        if is_nested:
+            return result
+        if type(result) is CoroutineType:
+            return self._finish(call, result)
+        return result if is_small(result, self._small_bytes) else self._bound(call, result)
+
+    async def _finish(self, call: Call, coroutine: CoroutineType[Any, Any, Any]) -> Any:
+        result = await coroutine
+        if type(result) is not CallToolResult and type(result) is not Raw:
+            self._remember_task(call, result)
+        return result if is_small(result, self._small_bytes) else await self._bound(call, result)
+
+    async def _bound(self, call: Call, result: Any) -> Any:
+        name = call.decode_params().name
+        return result if name == TOOL_NAME else await self.bound_result(call, name, result)
+
+    def _remember_task(self, call: Call, result: Any) -> None:
+        id = result.task.task_id if isinstance(result, CreateTaskResult) else getattr(result, "task_id", "")
+        if id and isinstance(result, CreateTaskResult | TaskHandle):
+            self._task_tools[id] = call.decode_params().name
+
+    async def _call_task_method(self, handler: MethodHandler, call: Call) -> Any:
+        result = handler(call)
+        result = await result if type(result) is CoroutineType else result
+        payload = result.result if isinstance(result, DetailedTask) else result
+        if type(payload) not in (Raw, CallToolResult) or is_small(payload, self._small_bytes):
+            return result
+        name = self._task_tools.get(msgspec.json.decode(call.params, type=_TaskId).taskId)
+        # Tasks of 2025-11-25 have their result in the format of that version already.
+        bounded = await self.bound_result(call, name, payload)
+        if isinstance(result, DetailedTask):
+            encoded = bounded if type(bounded) is Raw else Raw(jsonrpc.encode(bounded))
+            return result if bounded is payload else replace(result, result=encoded)
+        return bounded
+
+    async def bound_result(self, call: Call, name: str | None, result: Any) -> Any:
+        """Return a tool's result within the budget of its caller. `name` is None if the tool is unknown."""
+        tool = await self._find_tool(call, name, result)
+        tokens, text_chars = self._budget(call, name, tool)
+        if not tokens:
+            return result
+        # The id is derived from the contents and the owner, so a task that is polled is stored once.
+        owner = self.owner_key(call)
+        key = self._server.state_sealer.derive_key(b"stored results")
+        version = call.protocol_version or LATEST_PROTOCOL_VERSION
+        async with self._slot(result):
+            prepared = await self._run(result, _prepare, result, tokens, text_chars, owner, key)
+            if prepared is None:
+                return result
+            link = await self._save(owner, prepared)
+            validate = _create_validate(tool, is_known=name is not None)
+            return await self._run(result, shorten_result, prepared.result, tokens, link, validate, version)
+
+    def _slot(self, result: Any) -> Any:
+        return _NO_SLOT if is_small(result, THREAD_BYTES) else self._large
+
+    async def _run(self, result: Any, fn: Callable[..., Any], *arguments: Any) -> Any:
+        return fn(*arguments) if is_small(result, THREAD_BYTES) else await asyncio.to_thread(fn, *arguments)
+
+    async def _find_tool(self, call: Call, name: str | None, result: Any) -> _ListedTool | None:
+        """Return a tool as the caller sees it, in the format of the result."""
+        if name is None or self._listed is None:
+            return None
+        # Our own results are translated later; those of upstreams have the client's version.
+        own = type(result) is CallToolResult
+        version = LATEST_PROTOCOL_VERSION if own else call.protocol_version or LATEST_PROTOCOL_VERSION
+        try:
+            # The list of the request, without parts that belong to the call.
+            pages = await self._listed.pages(replace(call, method="tools/list", read=None), version)
+        except Exception as failure:
+            log.debug("the tools of a large result could not be listed: %s", failure)
+            return None
+        canonical = self._server.canonical_name("tool", name) or name
+        tools = _index_tools(pages)
+        return tools.get(name) or tools.get(canonical)
+
+    def _budget(self, call: Call, name: str | None, tool: _ListedTool | None) -> tuple[int, int]:
+        """Return the budget of a result in tokens, and the characters of text that the host accepts in any case."""
+        settings = self.settings
+        explicit = None if name is None else self._explicit_tokens(name)
+        client = call.client.name if call.client is not None else ""
+        of_client = settings.clients.get(client)
+        if explicit is not None:
+            # A tool may be allowed more than a client can take.
+            return (min(explicit, of_client) if explicit and of_client else of_client or explicit), 0
+        tokens = settings.max_tokens if of_client is None else of_client
+        chars = 0
+        if tool is not None and client in _HONOURING_CLIENTS and isinstance(tool.meta, dict):
+            declared = tool.meta.get(MAX_RESULT_SIZE_META_KEY)
+            if isinstance(declared, int) and not isinstance(declared, bool):
+                chars = max(min(declared, MAX_RESULT_SIZE_CHARS), 0)
+        return tokens, chars
+
+    def _explicit_tokens(self, name: str) -> int | None:
+        """Return the budget of a tool or of its upstream, or None if neither has its own."""
+        if not self.settings.tools and not self.upstream_tokens():
+            return None
+        owner, local = self._server.qualified_name("tool", name)
+        for pattern, tokens in self.settings.tools.items():
+            if fnmatchcase(f"{owner}.{local}", pattern) or pattern == name:
+                return tokens
+        return self.upstream_tokens().get(owner)
+
+    # Owners
+
+    def owner_key(self, call: Call) -> str:
+        """Return the key of the caller that stored results belong to.
+
+        The principal; without one the session or connection; and for independent anonymous requests the network of the
+        client, where the id is what others cannot know.
+        """
+        identity = principal_id(call.principal)
+        if identity is not None:
+            return f"principal {identity}"
+        connection = call.reply.connection
+        if connection is not None:
+            session = getattr(connection, "session_id", "") or self._connections.get(connection)
+            if session is None:
+                session = self._connections[connection] = os.urandom(16).hex()
+            return f"session {session}"
+        return "local" if call.address is None else f"network {client_network(call.address)}"
+
+    async def _save(self, owner: str, prepared: Prepared) -> Link | None:
+        """Store a result and return its link, or None if it cannot be stored."""
+        size = sum(part.size for part in prepared.parts)
+        if size > MAX_RESULT_BYTES or len(prepared.parts) > MAX_PARTS:
+            return None
+        try:
+            stored = await self._store.put(_hash(owner), prepared.id, prepared.parts)
+        except StoreError as failure:
+            log.error("a large result could not be stored: %s", failure)
+            return None
+        until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(stored.expires_at))
+        return Link(stored.id, SCHEME + stored.id, until)
+
+    # Reading
+
+    async def _find(self, call: Call, id: str) -> tuple[StoredResult, int | None] | None:
+        address = parse_address(id)
+        if address is None:
+            return None
+        try:
+            stored = await self._store.find(_hash(self.owner_key(call)), address.id)
+        except StoreError as failure:
+            log.error("a stored result could not be read: %s", failure)
+            raise InternalError("The store of results is not available") from None
+        return None if stored is None else (stored, address.part)
+
+    async def read_result(
+        self,
+        id: Annotated[str, Meta(max_length=MAX_ID_CHARS, description="Id of the result, as in its summary")],
+        offset: Annotated[
+            int, Meta(ge=0, le=MAX_OFFSET, description="First character; with path: first element of an array")
+        ] = 0,
+        limit: Annotated[
+            int | None, Meta(ge=1, le=MAX_OFFSET, description="Maximum characters, elements, or matches")
+        ] = None,
+        path: Annotated[
+            str | None,
+            Meta(max_length=MAX_PATH_CHARS, description="Value in JSON: /items/0/name or items[0].name"),
+        ] = None,
+        pattern: Annotated[
+            str | None,
+            Meta(
+                max_length=MAX_PATTERN_CHARS,
+                description="Return the places that contain this text, ignoring case; * matches anything, | separates "
+                "alternatives",
+            ),
+        ] = None,
+    ) -> ToolResult:
+        """Read more of a result that was shortened because of its size. Without path and pattern, returns the text from
+        an offset.
+        """
+        call: Call = CurrentCall.call()
+        found = await self._find(call, id)
+        if found is None:
+            raise ToolError(_UNKNOWN.format(repr(id[:MAX_ID_CHARS])), error_type="ResourceNotFound")
+        stored, part = found
+        tokens = self._budget(call, TOOL_NAME, None)[0] or DEFAULT_MAX_TOKENS
+        request = ReadRequest(part or 0, offset, limit, path, pattern)
+        size = stored.parts[request.part].bytes if request.part < len(stored.parts) else 0
+        try:
+            # A path needs the whole document in memory.
+            async with self._large if path is not None and size > THREAD_BYTES else _NO_SLOT:
+                return ToolResult(content=await read_piece(self._store, stored, request, tokens))
+        except StoreError as failure:
+            log.warning("a stored result could not be read: %s", failure)
+            raise ToolError(_UNKNOWN.format(repr(id[:MAX_ID_CHARS])), error_type="ResourceNotFound") from None
+
+    async def read_resource(self, id: str) -> list[TextResourceContents | BlobResourceContents]:
+        """Return all parts of a stored result, or one of them."""
+        uri = SCHEME + id
+        found = await self._find(CurrentCall.call(), id)
+        if found is None or (found[1] is not None and found[1] >= len(found[0].parts)):
+            raise ResourceNotFound(uri)
+        stored, part = found
+        numbers = range(len(stored.parts)) if part is None else (part,)
+        size = sum(stored.parts[number].bytes for number in numbers)
+        if size > MAX_RESOURCE_BYTES:
+            raise InternalError(
+                f"The result has {size:,} bytes, and a resource at most {MAX_RESOURCE_BYTES:,}: read it with the tool "
+                f"{TOOL_NAME}"
+            )
+        contents: list[TextResourceContents | BlobResourceContents] = []
+        for number in numbers:
+            info = stored.parts[number]
+            try:
+                data = await self._store.read_bytes(stored, number)
+            except StoreError:
+                raise ResourceNotFound(uri) from None
+            place = uri if len(numbers) == 1 else f"{SCHEME}{stored.id}/{number}"
+            if info.kind in ("text", "json"):
+                contents.append(TextResourceContents(uri=place, mime_type=info.mime_type, text=data.decode()))
+            else:
+                contents.append(
+                    BlobResourceContents(uri=place, mime_type=info.mime_type, blob=b64encode(data).decode())
+                )
+        return contents
+
+
+class _TaskId(Struct):
+    taskId: str
+
+
+class _NoSlot:
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, *exception: object) -> None: ...
+
+
+_NO_SLOT = _NoSlot()
+
+
+def _hash(owner: str) -> str:
+    # Identities contain issuer and subject, which need not be readable in the store.
+    return sha256(owner.encode(errors="replace")).hexdigest()
+
+
+def _index_tools(pages: Any) -> dict[str, _ListedTool]:
+    tools: dict[str, _ListedTool] = {}
+    page: ToolPage
+    for page in pages:
+        for entry in page.entries:
+            try:
+                tool = _tool_decoder.decode(entry)
+            except (msgspec.DecodeError, RecursionError):
+                continue
+            tools.setdefault(tool.name, tool)
+    return tools
+
+
+def _prepare(result: Any, tokens: int, text_chars: int, owner: str, key: bytes) -> Prepared | None:
+    """Return a result above its budget with its parts, or None if it is within the budget."""
+    large = parse_result(result)
+    if large is None or is_within_budget(large, tokens, text_chars):
+        return None
+    parts = to_parts(large)
+    return Prepared(large, parts, create_id(key, owner, parts))
+
+
+def _create_validate(tool: _ListedTool | None, *, is_known: bool) -> Validate | None:
+    """Return a function that validates structured content, or None if the tool has no output schema."""
+    schema = None if tool is None else tool.output_schema
+    if schema is None:
+        # The schema of an unknown tool cannot be obeyed, so nothing is shortened within it.
+        return None if is_known else lambda data: False
+    try:
+        validator = create_validator(schema)
+    except SchemaError:
+        return lambda data: False
+
+    def validate(data: bytes) -> bool:
+        try:
+            return validator.validator is not None and validator.is_valid(msgspec.json.decode(data))
+        except (SchemaError, msgspec.DecodeError, RecursionError):
+            return False
+
+    return validate

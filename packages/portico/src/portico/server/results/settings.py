@@ -1,0 +1,102 @@
+"""The `[results]` table: budgets of results, and limits of the stored ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from portico._lazy import LazyModule
+from portico.protocol.errors import UsageError
+from portico.server.results.storage import StorageLimits
+from portico.settings_file import convert
+
+if TYPE_CHECKING:
+    from portico.server.results import service
+    from portico.server.server import Server
+else:
+    service = LazyModule("portico.server.results.service")
+
+# Below what hosts accept, about 25,000 tokens, by more than the error of the estimate.
+DEFAULT_MAX_TOKENS = 20_000
+# The summary and the link need room.
+MIN_TOKENS = 500
+
+Tokens = Annotated[int, Meta(ge=0, le=10_000_000)]
+
+
+class ResultSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Budgets of tool results, and limits of the complete results that are stored."""
+
+    # Budget of a result in estimated tokens; 0: no limit.
+    max_tokens: Tokens = DEFAULT_MAX_TOKENS
+    # Budgets by tool: patterns of `owner.name`.
+    tools: dict[str, Tokens] = {}
+    # Budgets by client name.
+    clients: dict[str, Tokens] = {}
+    # Seconds for which a complete result is stored, and limits of the stored results.
+    max_age: Annotated[float, Meta(ge=1, le=30 * 86_400)] = 3600.0
+    max_results_per_caller: Annotated[int, Meta(ge=1, le=100_000)] = 100
+    max_bytes_per_caller: Annotated[int, Meta(ge=1)] = 256 * 1024 * 1024
+    max_bytes: Annotated[int, Meta(ge=1)] = 1024 * 1024 * 1024
+
+    @property
+    def storage(self) -> StorageLimits:
+        """Return the limits of the stored results."""
+        return StorageLimits(
+            max_age_seconds=self.max_age,
+            max_results_per_caller=self.max_results_per_caller,
+            max_bytes_per_caller=self.max_bytes_per_caller,
+            max_bytes=self.max_bytes,
+        )
+
+
+def check_tokens(what: str, tokens: int) -> int:
+    """Return a budget. Raises UsageError if it leaves no room for the summary."""
+    if 0 < tokens < MIN_TOKENS:
+        raise UsageError(f"{what} must be 0 for no limit, or at least {MIN_TOKENS}, got {tokens}")
+    return tokens
+
+
+def check_settings(settings: ResultSettings) -> ResultSettings:
+    """Return the settings. Raises UsageError for a budget that is too small."""
+    check_tokens("max_tokens", settings.max_tokens)
+    for table in ("tools", "clients"):
+        for name, tokens in getattr(settings, table).items():
+            check_tokens(f"{table}.{name}", tokens)
+    return settings
+
+
+def parse_result_settings(table: Any, folder: Path) -> ResultSettings:
+    """Read the table. Raises UsageError."""
+    if not isinstance(table, Mapping):
+        raise UsageError(f"results must be a table, got {type(table).__name__}")
+    return check_settings(convert(dict(table), ResultSettings, "results"))
+
+
+def apply_result_settings(server: Server, settings: ResultSettings | None) -> None:
+    """Apply the table to a server; None restores the settings without it."""
+    existing = find_result_limits(server)
+    if existing is not None:
+        existing.configure(settings or ResultSettings())
+    elif settings is not None and (settings.max_tokens or settings.tools or settings.clients):
+        limits = service.ResultLimits(0)
+        limits.configure(settings)
+        server.add(limits)
+
+
+def find_result_limits(server: Any) -> service.ResultLimits | None:
+    """Return the service that bounds the results of a server, or None."""
+    services = server.service_registry.services
+    return next((item for item in services if isinstance(item, service.ResultLimits)), None)
+
+
+def parse_options(options: Mapping[str, Any]) -> ResultSettings:
+    """Return settings from keyword arguments. Raises UsageError."""
+    try:
+        return check_settings(msgspec.convert(dict(options), ResultSettings))
+    except msgspec.ValidationError as mistake:
+        raise UsageError(f"ResultLimits: {mistake}") from None
