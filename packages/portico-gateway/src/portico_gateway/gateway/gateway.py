@@ -29,6 +29,7 @@ from portico.server.policy.interfaces import Kind, QualifiedName
 from portico.server.providers.naming import normalize_alias
 from portico.server.registry.catalog import KIND_BY_METHOD
 from portico.server.registry.service import MethodHandler
+from portico.server.results.service import ResultLimits
 from portico.server.server import Server, ToolSearchConfig
 from portico.transports.targets import InProcessTarget, UrlTarget, parse_target
 from portico.transports.upstream import Upstream
@@ -133,6 +134,9 @@ class Gateway(Server):
         self._router.tasks = self._tasks
         for service in (GatewaySkills(lambda: self._router), ForwardedAppsExtension(), self._tasks):
             self._add_service(service)
+        self.result_limits = ResultLimits()
+        self.result_limits.upstream_tokens = self._result_tokens
+        self.add(self.result_limits)
         self.lifespans.add(self._router, self._lifespan)
         self.custom_routes.append(status.status_route(self.status_report))
         for alias, target in _iter_upstreams(upstreams or {}, self._secrets):
@@ -195,6 +199,7 @@ class Gateway(Server):
             self._make_upstream_auth(settings),
         )
         self._add_connect_tool(routes.upstreams[settings.alias])
+        self.result_limits.refresh()
         routes.on_lists_changed()
         if self._is_serving:
             self._background_tasks.start(self._start_upstream(routes.upstreams[alias]))
@@ -203,6 +208,11 @@ class Gateway(Server):
         """Load the cached catalog of an upstream that was added at run time, and notify subscribers."""
         await upstream.load_cached_catalog()
         self._refresh_for_subscribers()
+
+    def _result_tokens(self) -> dict[str, int | None]:
+        """Return the budgets of upstreams that have their own, by alias."""
+        settings = (upstream.settings for upstream in self._router.upstreams.values())
+        return {item.alias: item.max_result_tokens for item in settings if item.max_result_tokens is not None}
 
     def _refresh_for_subscribers(self) -> None:
         if self._is_serving:

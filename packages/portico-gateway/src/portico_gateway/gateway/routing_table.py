@@ -14,6 +14,7 @@ from portico.protocol.uri_template import UriTemplate, begins_with_variable, try
 from portico.protocol.versions import V2025_11_25, ProtocolVersion
 from portico.rpc.call import ServerView
 from portico.server.providers.naming import addressed_alias, exposed_uri, normalize_alias, upstream_uri
+from portico.server.results.settings import declare_result_size
 from portico_gateway.gateway.catalog_cache import Catalog
 from portico_gateway.gateway.catalog_entries import LIST_METHODS, CatalogEntry, get_task_support
 from portico_gateway.gateway.upstream import UpstreamProvider
@@ -174,6 +175,9 @@ class RoutingTable:
             )
             if changed:
                 overrides["_meta"] = changed
+            tokens = upstream.settings.max_result_tokens
+            if tokens is not None:
+                overrides["_meta"] = declare_result_size(overrides.get("_meta", meta), tokens)
         return overrides
 
     # URIs

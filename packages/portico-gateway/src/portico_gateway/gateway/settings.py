@@ -23,6 +23,7 @@ from portico.secret_references import SecretResolver
 from portico.server.policy import settings as access
 from portico.server.policy.settings import AccessSettings
 from portico.server.providers.naming import MAX_NAME_CHARS, PREFIX, exposed_name, normalize_alias
+from portico.server.results.settings import check_tokens
 from portico.settings_file import locate_errors, read_json, read_tables, unknown_key, wrong_value
 from portico.transports.targets import MissingValue, Target, UrlTarget, parse_target
 from portico_gateway.gateway.client_handlers import ClientHandlerSettings, parse_client_handlers
@@ -78,6 +79,8 @@ class UpstreamOptions(TypedDict, total=False):
     # Handling of tools that changed since their approval, and of new tools.
     pinning: PinningMode
     new_tools: NewToolPolicy
+    # Budget of a tool's result in estimated tokens; 0 for no limit.
+    max_result_tokens: int
 
 
 class _UpstreamLocation(TypedDict, total=False):
@@ -140,6 +143,8 @@ class UpstreamSettings(Struct, frozen=True, kw_only=True):
     client_handlers: ClientHandlerSettings | None = None
     pinning: PinningMode = "off"
     new_tools: NewToolPolicy = "require_approval"
+    # None: the budget of the gateway.
+    max_result_tokens: int | None = None
     # Whether a cached catalog is served without connecting, until the first call. Set by the hub.
     is_lazy: bool = False
 
@@ -295,6 +300,8 @@ def make_upstream_settings(
     for name, minimum in (("max_name_length", 16), ("max_concurrency", 1), ("max_connections", 1)):
         if fields.get(name, minimum) < minimum:
             raise UsageError(f"upstream.{alias}: {name} must be at least {minimum}, got {fields[name]}")
+    if "max_result_tokens" in fields:
+        check_tokens(f"upstream.{alias}: max_result_tokens", fields["max_result_tokens"])
     if "auth" in fields:
         upstream_auth_settings.validate_upstream_auth(f"upstream.{alias}", fields["auth"])
         fields["auth"] = dict(fields["auth"])

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from portico._options import check_table
 from portico.protocol.errors import UsageError
+from portico.server.policy.interfaces import RESULTS_OWNER
 from portico_gateway.gateway.name_filter import name_filter
 
 
@@ -39,6 +40,8 @@ class ViewSettings(Struct, frozen=True, kw_only=True):
 
     def includes(self, alias: str, name: str) -> bool:
         """Return whether a tool, prompt or URI of an upstream, by its original name, is in the view."""
+        if alias == RESULTS_OWNER:
+            return True
         # `fnmatch` would ignore case on Windows, and a filter must select the same on every platform.
         selected = not self.upstreams or any(fnmatchcase(alias, upstream) for upstream in self.upstreams)
         return selected and name_filter(self.include, self.exclude).shows(name, alias)

@@ -37,6 +37,8 @@ class ClientConnection(Protocol):
 
     # Number of `notifications/roots/list_changed` received from the client.
     roots_version: int
+    # Id of the session, the same in every process that serves it; empty if the connection is the session.
+    session_id: str
 
     def add_close_callback(self, callback: Callable[[], None], /) -> None:
         """Call `callback` when the connection closes, or immediately if it is already closed."""

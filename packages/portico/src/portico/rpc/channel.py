@@ -164,6 +164,7 @@ class Channel:
         self.batching_enabled = False
         # See `ClientConnection`.
         self.roots_version = 0
+        self.session_id = ""
         # Reports, where the transport can tell, that the peer has not read for a while.
         self.is_congested: Callable[[], bool] | None = None
         self._drain = drain

@@ -18,6 +18,10 @@ from portico.rpc.call import Call, Kind as Kind, QualifiedName as QualifiedName
 # because a user made them in a browser.
 CONSOLE_CLIENT_NAME = "portico-console"
 
+# Owner of the tool and the resource that read stored results. Access rules and views do not apply to them: a caller
+# reads only results that it was given before.
+RESULTS_OWNER = "portico/results"
+
 
 class Decision(Struct, frozen=True):
     """Whether a caller may do something, and the rule that decided."""

@@ -18,9 +18,11 @@ from portico.settings_file import locate_errors, read_tables, unknown_key
 
 if TYPE_CHECKING:
     from portico.auth import settings as auth_settings
+    from portico.server.results import settings as result_settings
     from portico.server.server import Server
 else:
     auth_settings = LazyModule("portico.auth.settings")
+    result_settings = LazyModule("portico.server.results.settings")
 
 
 class AccessSection(Struct, frozen=True):
@@ -35,8 +37,8 @@ class AccessSection(Struct, frozen=True):
     without: Callable[[], Any] | None = None
 
 
-# In the order of application. All but the first require portico-gateway.
-ACCESS_SECTIONS = ("auth", "rule", "require", "limit", "policy_test", "audit")
+# In the order of application. All but the first two require portico-gateway.
+ACCESS_SECTIONS = ("auth", "results", "rule", "require", "limit", "policy_test", "audit")
 
 
 def _section(name: str) -> AccessSection:
@@ -44,6 +46,12 @@ def _section(name: str) -> AccessSection:
         return AccessSection(
             lambda table, folder: auth_settings.parse_auth_settings(table, folder),
             lambda server, settings: auth_settings.apply(server, settings),
+        )
+    if name == "results":
+        return AccessSection(
+            lambda table, folder: result_settings.parse_result_settings(table, folder),
+            lambda server, settings: result_settings.apply_result_settings(server, settings),
+            lambda: None,
         )
     # Failing is deliberate: a server whose file has rules must not start without the package that
     # enforces them.

@@ -127,7 +127,8 @@ def parse_path(path: str) -> list[str]:
         match = _STEP.match(path, position)
         if match is None:
             raise ToolError(
-                f"Invalid path {truncate(path, 100)!r}: expected a JSON Pointer such as /items/0/name, or items[0].name.",
+                f"Invalid path {truncate(path, 100)!r}: expected a JSON Pointer, such as /items/0/name, or "
+                "items[0].name.",
                 error_type="ValidationError",
             )
         steps.append(match[1] if match[1] is not None else match[2])

@@ -115,7 +115,8 @@ async def _read_binary(
     data = bytes(await store.read_slice(stored, request.part, request.offset, min(request.limit or most, most)))  # type: ignore[arg-type]
     end = request.offset + len(data)
     rest = f"; continue with offset={end}" if end < info.size else ""
-    footer = f"[{truncate(info.mime_type, 60)}, base64 of bytes {request.offset:,} to {end:,} of {info.size:,}{rest}.{others}]"
+    kind = truncate(info.mime_type, 60)
+    footer = f"[{kind}, base64 of bytes {request.offset:,} to {end:,} of {info.size:,}{rest}.{others}]"
     return [TextContent(text=b64encode(data).decode()), TextContent(text=footer)]
 
 
@@ -279,9 +280,6 @@ async def _search(store: ResultStore, stored: StoredResult, request: ReadRequest
             break
         carried = text[-2 * MAX_GAP_CHARS :]
         searched_to = max(searched_to, position + len(text) - 2 * MAX_GAP_CHARS)
-    if resume < info.size:
-        rest = f"; continue with offset={resume}"
-    else:
-        rest = ""
+    rest = f"; continue with offset={resume}" if resume < info.size else ""
     footer = f"[{len(lines)} matches in characters {request.offset:,} to {resume:,} of {info.size:,}{rest}.{others}]"
     return [TextContent(text="\n".join(lines) if lines else "No match."), TextContent(text=footer)]

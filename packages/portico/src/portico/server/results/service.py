@@ -26,7 +26,8 @@ from msgspec import Meta, Raw, Struct
 from msgspec.structs import replace
 
 from portico.caching import LruCache
-from portico.jsonschema.validation import SchemaError, create_validator
+from portico.jsonschema import SchemaError
+from portico.jsonschema.validation import create_validator
 from portico.protocol import jsonrpc
 from portico.protocol.content import BlobResourceContents, TextResourceContents
 from portico.protocol.errors import InternalError, ResourceNotFound, ToolError
@@ -39,6 +40,7 @@ from portico.rpc.networks import client_network
 from portico.rpc.visible_tools import ToolPage, VisibleTools
 from portico.server.components.results import ToolResult
 from portico.server.context.current import CurrentCall
+from portico.server.policy.interfaces import RESULTS_OWNER
 from portico.server.registry.service import MethodHandler, Service
 from portico.server.results.json_text import MAX_PATH_CHARS
 from portico.server.results.reading import (
@@ -50,7 +52,13 @@ from portico.server.results.reading import (
     parse_address,
     read_piece,
 )
-from portico.server.results.settings import DEFAULT_MAX_TOKENS, ResultSettings, parse_options
+from portico.server.results.settings import (
+    DEFAULT_MAX_TOKENS,
+    MAX_RESULT_SIZE_CHARS,
+    MAX_RESULT_SIZE_META_KEY,
+    ResultSettings,
+    parse_options,
+)
 from portico.server.results.shortening import (
     LargeResult,
     Link,
@@ -67,9 +75,6 @@ from portico.store.errors import StoreError
 
 log = logging.getLogger("portico")
 
-# Owner of the tool and the resource for rules, records and views. A caller reads only its own results, so access rules
-# do not apply to them.
-OWNER = "portico/results"
 TOOL_NAME = "read_result"
 # Larger results are processed in a thread, a few at a time, so that memory and the event loop stay free.
 THREAD_BYTES = 256 * 1024
@@ -78,9 +83,7 @@ MAX_CONCURRENT_LARGE_RESULTS = 2
 MAX_RESOURCE_BYTES = 8 * 1024 * 1024
 # Tools of running tasks that are remembered, to find their output schemas.
 MAX_REMEMBERED_TASKS = 10_000
-# Claude Code accepts longer texts of a tool with this member in its `_meta`, up to a maximum.
-MAX_RESULT_SIZE_META_KEY = "anthropic/maxResultSizeChars"
-MAX_RESULT_SIZE_CHARS = 500_000
+# Clients that accept the size of results that a tool declares.
 _HONOURING_CLIENTS = ("claude-code",)
 
 _UNKNOWN = "Unknown or expired result {}. Call the tool that returned it again."
@@ -115,7 +118,7 @@ class ResultLimits(Service):
     * **max_results_per_caller**, **max_bytes_per_caller**, **max_bytes** – limits of the stored results.
     """
 
-    name = OWNER
+    name = RESULTS_OWNER
     internal = True
     outermost = True
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
 from portico._lazy import LazyModule
 from portico.protocol.errors import UsageError
@@ -24,6 +24,12 @@ else:
 DEFAULT_MAX_TOKENS = 20_000
 # The summary and the link need room.
 MIN_TOKENS = 500
+
+# Claude Code accepts longer texts of a tool with this member in its `_meta`, up to a maximum.
+MAX_RESULT_SIZE_META_KEY = "anthropic/maxResultSizeChars"
+MAX_RESULT_SIZE_CHARS = 500_000
+# Characters of a text that is cheap to encode, such as prose and code.
+MAX_CHARS_PER_TOKEN = 5
 
 Tokens = Annotated[int, Meta(ge=0, le=10_000_000)]
 
@@ -59,6 +65,16 @@ def check_tokens(what: str, tokens: int) -> int:
     if 0 < tokens < MIN_TOKENS:
         raise UsageError(f"{what} must be 0 for no limit, or at least {MIN_TOKENS}, got {tokens}")
     return tokens
+
+
+def declare_result_size(meta: Any, tokens: int) -> dict[str, Any]:
+    """Return the `_meta` of a tool with the size of its results that Claude Code should accept.
+
+    A size that the tool declares itself has precedence.
+    """
+    known = msgspec.json.decode(meta) if isinstance(meta, Raw) else dict(meta or {})
+    chars = min(tokens * MAX_CHARS_PER_TOKEN, MAX_RESULT_SIZE_CHARS) if tokens else MAX_RESULT_SIZE_CHARS
+    return {MAX_RESULT_SIZE_META_KEY: chars, **known}
 
 
 def check_settings(settings: ResultSettings) -> ResultSettings:

@@ -64,6 +64,7 @@ class HttpSession:
         self._owner = principal_id(peer.principal)
         self.address = peer.address or ""
         self.channel = Channel(handler, self.send, session=self.session, metrics=metrics, peer=peer)
+        self.channel.session_id = self.id
         self.last_used = time.monotonic()
         # Streams of POST and of GET requests. The newest GET stream receives messages.
         self._post_streams: dict[str, SessionStream] = {}
@@ -236,7 +237,7 @@ class HttpSession:
 
     async def restore(self, id: str, snapshot: SessionSnapshot) -> None:
         """Restore a session of another process."""
-        self.id = id
+        self.id = self.channel.session_id = id
         self._takeovers = snapshot.moves + 1
         self._last = self._event = self._connection = self._takeovers * SEQUENCE_STEP_PER_TAKEOVER
         for event in snapshot.events:
