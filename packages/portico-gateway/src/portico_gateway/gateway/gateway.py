@@ -30,6 +30,7 @@ from portico.server.providers.naming import normalize_alias
 from portico.server.registry.catalog import KIND_BY_METHOD
 from portico.server.registry.service import MethodHandler
 from portico.server.results.service import ResultLimits
+from portico.server.results.settings import DEFAULT_MAX_TOKENS, find_result_limits
 from portico.server.server import Server, ToolSearchConfig
 from portico.transports.targets import InProcessTarget, UrlTarget, parse_target
 from portico.transports.upstream import Upstream
@@ -97,9 +98,16 @@ class Gateway(Server):
     # is
     # created; later lists include upstreams that were listed in the meantime.
     first_list_seconds: float = 2.0
+    # Budget of a tool's result in estimated tokens. Set it before the gateway is created; 0 for no limit.
+    max_result_tokens: int = DEFAULT_MAX_TOKENS
 
     def __init__(
-        self, upstreams: Mapping[str, Any] | GatewaySettings | None = None, name: str = "gateway", **options: Any
+        self,
+        upstreams: Mapping[str, Any] | GatewaySettings | None = None,
+        name: str = "gateway",
+        *,
+        max_result_tokens: int | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(name, **options)
         self._secrets = SecretResolver()
@@ -134,9 +142,9 @@ class Gateway(Server):
         self._router.tasks = self._tasks
         for service in (GatewaySkills(lambda: self._router), ForwardedAppsExtension(), self._tasks):
             self._add_service(service)
-        self.result_limits = ResultLimits()
-        self.result_limits.upstream_tokens = self._result_tokens
-        self.add(self.result_limits)
+        tokens = self.max_result_tokens if max_result_tokens is None else max_result_tokens
+        if tokens:
+            self.add(ResultLimits(tokens))
         self.lifespans.add(self._router, self._lifespan)
         self.custom_routes.append(status.status_route(self.status_report))
         for alias, target in _iter_upstreams(upstreams or {}, self._secrets):
@@ -199,7 +207,8 @@ class Gateway(Server):
             self._make_upstream_auth(settings),
         )
         self._add_connect_tool(routes.upstreams[settings.alias])
-        self.result_limits.refresh()
+        if (limits := find_result_limits(self)) is not None:
+            limits.refresh()
         routes.on_lists_changed()
         if self._is_serving:
             self._background_tasks.start(self._start_upstream(routes.upstreams[alias]))
@@ -209,7 +218,7 @@ class Gateway(Server):
         await upstream.load_cached_catalog()
         self._refresh_for_subscribers()
 
-    def _result_tokens(self) -> dict[str, int | None]:
+    def upstream_result_tokens(self) -> dict[str, int | None]:
         """Return the budgets of upstreams that have their own, by alias."""
         settings = (upstream.settings for upstream in self._router.upstreams.values())
         return {item.alias: item.max_result_tokens for item in settings if item.max_result_tokens is not None}

@@ -29,7 +29,7 @@ from portico.rpc.attribution import attribute_all
 from portico.rpc.call import Call, ServerView
 from portico.rpc.client_requests import to_capability_error
 from portico.server.context.request_state import RequestStateSealer, request_binding
-from portico.server.policy.interfaces import Kind, QualifiedName
+from portico.server.policy.interfaces import RESULTS_OWNER, Kind, QualifiedName
 from portico.server.providers.base import Provider
 from portico.server.registry.caller_view import CallerView
 from portico.server.registry.catalog import Catalog
@@ -282,7 +282,8 @@ class UpstreamRouter(Provider):
         if not parts:
             return catalog.cache_hints
         seconds, public = min(seconds for seconds, _ in parts), all(public for _, public in parts)
-        if len(catalog):
+        # The tool that reads results does not change, so it does not shorten the hints of the upstreams.
+        if any(getattr(item, "owner", "") != RESULTS_OWNER for item in catalog):
             seconds = min(seconds, catalog.cache_hints["ttl_ms"] / 1000)
             public = public and catalog.cache_hints["cache_scope"] == "public"
         # A shared cache must not serve one user's list to another: any rule, view or pending approval makes the list

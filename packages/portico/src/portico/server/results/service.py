@@ -125,7 +125,7 @@ class ResultLimits(Service):
     def __init__(self, max_tokens: int = DEFAULT_MAX_TOKENS, **options: Any) -> None:
         super().__init__()
         self._server: Any = None
-        # Budgets of upstreams by alias. The gateway replaces it.
+        # Budgets of upstreams by alias; a gateway has them.
         self.upstream_tokens: Callable[[], Mapping[str, int | None]] = dict
         self.settings = ResultSettings()
         self._store = ResultStore(lambda: None if self._server is None else self._server.store, self.settings.storage)
@@ -160,6 +160,8 @@ class ResultLimits(Service):
 
     def on_added(self, server: Any) -> None:
         self._server = server
+        self.upstream_tokens = getattr(server, "upstream_result_tokens", dict)
+        self.refresh()
         self._listed = VisibleTools(server, _index_tools)
 
     @asynccontextmanager
