@@ -10,6 +10,7 @@ from typing import Any
 from portico import UsageError
 from portico.cli.data_dir import ensure_data_dir, store_url
 from portico.cli.logging import is_level_set
+from portico.extend import ResultLimits
 from portico.server.server import Server, ToolSearchConfig
 from portico.server.settings import ServeSection
 from portico_services import assembly
@@ -50,6 +51,9 @@ def add_services(arguments: argparse.Namespace, into: Server | None = None) -> t
     # Filled by `build_server` and reported by the caller.
     arguments.unavailable = {}
     server = assembly.build_server(names, settings, environment, unavailable=arguments.unavailable, into=into)
+    if into is None and arguments.profile is None:
+        # The reader is a model. A profile lists exactly the tools of the server it imitates.
+        server.add(ResultLimits())
     served = {service.name for service in server.services}
     for flag, values, service in (
         ("--allow-path", environment.roots, "system"),

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from functools import partial
 from types import CoroutineType
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import Raw, Struct
@@ -27,6 +28,7 @@ from portico.rpc.call import Call, Handler, HandlerWrapper, Kind, QualifiedName,
 from portico.search.searchable_tools import SeenTools
 from portico.server.registry.registration import ComponentDefaults
 from portico.server.registry.service import MethodHandler
+from portico.server.results.settings import READ_RESULT_TOOL, find_result_limits
 from portico.server.server import Server
 
 # Pages combined from our own tools and the pinned ones.
@@ -88,6 +90,13 @@ class ToolSearchBase(HandlerWrapper):
         self._answer_with: Callable[[MethodHandler, Call], Any] = getattr(server, "with_middleware", _answer_plainly)
         self._kept: LruCache[tuple[Any, ...], _ShownPage] = LruCache(MAX_CACHED_PAGES)
         self._listed: dict[bool, tuple[Sequence[Any], Sequence[Definition]]] = {}
+        # A view has the results of its gateway.
+        whole = getattr(server, "gateway", server)
+        self._result_limits = find_result_limits(whole) if isinstance(whole, Server) else None
+        if self._result_limits is not None:
+            # Listed as one of our own tools, so that a list need not wait for the server's; the server answers it.
+            self.own_tools.add(copy(cast("Server", whole).registry.by_name[READ_RESULT_TOOL]))
+            self.handlers[READ_RESULT_TOOL] = self.start_server
 
     def start(self, call: Call) -> Any:
         if call.method == "tools/call":
@@ -102,7 +111,13 @@ class ToolSearchBase(HandlerWrapper):
         if answer is not None:
             return answer(call)
         if name in self.own_tools.registry.by_name:
-            return self.handle_own_tool(call, "tool", self.own_tool_owner(name), authorize=name not in DISCOVERY_TOOLS)
+            result = self.handle_own_tool(
+                call, "tool", self.own_tool_owner(name), authorize=name not in DISCOVERY_TOOLS
+            )
+            limits = self._result_limits
+            if limits is None:
+                return result
+            return limits.bound_own_tool(call, self.own_tools.registry.by_name[name].definition, result)
         return self.start_server(call)
 
     # Our own tools are authorized, counted and recorded like the server's
@@ -162,7 +177,8 @@ class ToolSearchBase(HandlerWrapper):
 
     def _listed_as(self, own: Definition, tasks: bool) -> Definition:
         own = replace(own, meta={**(own.meta or {}), META_ALWAYS_LOAD: True})
-        return replace(own, execution={"taskSupport": "optional"}) if tasks and own.name in self.handlers else own
+        forwards = own.name in self.handlers and own.name != READ_RESULT_TOOL
+        return replace(own, execution={"taskSupport": "optional"}) if tasks and forwards else own
 
     async def _with_always(self, call: Call, page: Raw) -> Raw:
         sources = (page, *await self.visible_tools.pages(call, call.protocol_version or LATEST_PROTOCOL_VERSION))

@@ -32,7 +32,7 @@ from portico.protocol import jsonrpc
 from portico.protocol.content import BlobResourceContents, TextResourceContents
 from portico.protocol.errors import InternalError, ResourceNotFound, ToolError
 from portico.protocol.tasks import CreateTaskResult, DetailedTask, TaskHandle
-from portico.protocol.tools import CallToolResult
+from portico.protocol.tools import CallToolResult, Tool
 from portico.protocol.versions import LATEST_PROTOCOL_VERSION
 from portico.rpc.call import Call
 from portico.rpc.identity import principal_id
@@ -56,6 +56,7 @@ from portico.server.results.settings import (
     DEFAULT_MAX_TOKENS,
     MAX_RESULT_SIZE_CHARS,
     MAX_RESULT_SIZE_META_KEY,
+    READ_RESULT_TOOL,
     ResultSettings,
     parse_options,
 )
@@ -75,7 +76,6 @@ from portico.store.errors import StoreError
 
 log = logging.getLogger("portico")
 
-TOOL_NAME = "read_result"
 # Larger results are processed in a thread, a few at a time, so that memory and the event loop stay free.
 THREAD_BYTES = 256 * 1024
 MAX_CONCURRENT_LARGE_RESULTS = 2
@@ -136,7 +136,7 @@ class ResultLimits(Service):
         self._task_tools: LruCache[str, str] = LruCache(MAX_REMEMBERED_TASKS)
         self._listed: VisibleTools[dict[str, _ListedTool]] | None = None
         self.tool(
-            name=TOOL_NAME,
+            name=READ_RESULT_TOOL,
             annotations={"readOnlyHint": True, "openWorldHint": False},
             structured_output=False,
         )(self.read_result)
@@ -198,7 +198,7 @@ class ResultLimits(Service):
 
     async def _bound(self, call: Call, result: Any) -> Any:
         name = call.decode_params().name
-        return result if name == TOOL_NAME else await self.bound_result(call, name, result)
+        return result if name == READ_RESULT_TOOL else await self.bound_result(call, name, result)
 
     def _remember_task(self, call: Call, result: Any) -> None:
         id = result.task.task_id if isinstance(result, CreateTaskResult) else getattr(result, "task_id", "")
@@ -219,9 +219,24 @@ class ResultLimits(Service):
             return result if bounded is payload else replace(result, result=encoded)
         return bounded
 
-    async def bound_result(self, call: Call, name: str | None, result: Any) -> Any:
+    def bound_own_tool(self, call: Call, definition: Tool, result: Any) -> Any:
+        """Return the result of a tool that a handler in front of the server has itself, such as tool search."""
+        if type(result) is CoroutineType or not is_small(result, self._small_bytes):
+            return self._bound_own_tool(call, definition, result)
+        return result
+
+    async def _bound_own_tool(self, call: Call, definition: Tool, result: Any) -> Any:
+        result = await result if type(result) is CoroutineType else result
+        if is_small(result, self._small_bytes):
+            return result
+        return await self.bound_result(call, definition.name, result, definition)
+
+    async def bound_result(self, call: Call, name: str | None, result: Any, definition: Tool | None = None) -> Any:
         """Return a tool's result within the budget of its caller. `name` is None if the tool is unknown."""
-        tool = await self._find_tool(call, name, result)
+        if definition is None:
+            tool = await self._find_tool(call, name, result)
+        else:
+            tool = _ListedTool(definition.name, definition.output_schema, definition.meta)
         tokens, text_chars = self._budget(call, name, tool)
         if not tokens:
             return result
@@ -362,7 +377,7 @@ class ResultLimits(Service):
         if found is None:
             raise ToolError(_UNKNOWN.format(repr(id[:MAX_ID_CHARS])), error_type="ResourceNotFound")
         stored, part = found
-        tokens = self._budget(call, TOOL_NAME, None)[0] or DEFAULT_MAX_TOKENS
+        tokens = self._budget(call, READ_RESULT_TOOL, None)[0] or DEFAULT_MAX_TOKENS
         request = ReadRequest(part or 0, offset, limit, path, pattern)
         size = stored.parts[request.part].bytes if request.part < len(stored.parts) else 0
         try:
@@ -385,7 +400,7 @@ class ResultLimits(Service):
         if size > MAX_RESOURCE_BYTES:
             raise InternalError(
                 f"The result has {size:,} bytes, and a resource at most {MAX_RESOURCE_BYTES:,}: read it with the tool "
-                f"{TOOL_NAME}"
+                f"{READ_RESULT_TOOL}"
             )
         contents: list[TextResourceContents | BlobResourceContents] = []
         for number in numbers:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from portico._lazy import LazyModule
+from portico._lazy import LazyModule, get_loaded_module
 from portico.protocol.errors import UsageError
 from portico.server.results.storage import StorageLimits
 from portico.settings_file import convert
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 else:
     service = LazyModule("portico.server.results.service")
 
+READ_RESULT_TOOL = "read_result"
 # Below what hosts accept, about 25,000 tokens, by more than the error of the estimate.
 DEFAULT_MAX_TOKENS = 20_000
 # The summary and the link need room.
@@ -95,10 +96,15 @@ def parse_result_settings(table: Any, folder: Path) -> ResultSettings:
 
 def apply_result_settings(server: Server, settings: ResultSettings | None) -> None:
     """Apply the table to a server; None restores the settings without it."""
+    if settings is None:
+        settings = ResultSettings(max_tokens=getattr(server, "max_result_tokens", 0))
     existing = find_result_limits(server)
-    if existing is not None:
-        existing.configure(settings or ResultSettings())
-    elif settings is not None and (settings.max_tokens or settings.tools or settings.clients):
+    if not (settings.max_tokens or any(settings.tools.values()) or any(settings.clients.values())):
+        if existing is not None:
+            server.remove(existing.name)
+    elif existing is not None:
+        existing.configure(settings)
+    else:
         limits = service.ResultLimits(0)
         limits.configure(settings)
         server.add(limits)
@@ -106,8 +112,11 @@ def apply_result_settings(server: Server, settings: ResultSettings | None) -> No
 
 def find_result_limits(server: Any) -> service.ResultLimits | None:
     """Return the service that bounds the results of a server, or None."""
-    services = server.service_registry.services
-    return next((item for item in services if isinstance(item, service.ResultLimits)), None)
+    services: list[Any] = server.service_registry.services
+    module = get_loaded_module("portico.server.results.service")
+    if module is None:
+        return None
+    return next((item for item in services if isinstance(item, module.ResultLimits)), None)
 
 
 def parse_options(options: Mapping[str, Any]) -> ResultSettings:

@@ -29,6 +29,8 @@ from portico.server.results.json_text import (
     ShortenOptions,
     describe,
     is_json,
+    iter_elements,
+    kind_of,
     shorten_json,
     text_end,
     whole_span,
@@ -229,11 +231,11 @@ def shorten_result(
     structured = _shorten_structured(result, room, validate)
     if structured is None and validate is not None and not result.is_error:
         note = "The result is too large, and its structured content cannot be shortened within the output schema."
-        content = [TextContent(text=_note([note, *_describe_parts(result, {})], link, None))]
+        content = [TextContent(text=_note([note, *_describe_parts(result, {})], link))]
         return _rebuild(result, [*content, *_links(result, link)], b"", True, link, version)
-    content, shown, next_offset = _shorten_content(result, room, structured)
+    content, shown, next_arguments = _shorten_content(result, room, structured)
     lines = ["The result was shortened.", *_describe_parts(result, shown)]
-    note_text = TextContent(text=_note(lines, link, next_offset))
+    note_text = TextContent(text=_note(lines, link, next_arguments))
     return _rebuild(
         result, [*content, note_text, *_links(result, link)], structured or b"", result.is_error, link, version
     )
@@ -257,11 +259,13 @@ def _shorten_structured(result: LargeResult, tokens: int, validate: Validate | N
 
 def _shorten_content(
     result: LargeResult, tokens: int, structured: bytes | None
-) -> tuple[list[Any], dict[int, str], int | None]:
-    """Return the blocks within the budget, what is shown of each block, and where the first shortened text goes on."""
+) -> tuple[list[Any], dict[int, str], str]:
+    """Return the blocks within the budget, what is shown of each block, and the arguments that read the rest of the
+    first.
+    """
     content: list[Any] = []
     shown: dict[int, str] = {}
-    next_offset: int | None = None
+    next_arguments = ""
     left = float(tokens)
     is_cut = False
     for at, block in enumerate(result.blocks):
@@ -275,30 +279,42 @@ def _shorten_content(
             shown[at] = "not shown"
             continue
         is_cut = True
-        text, shown[at], offset = _shorten_text(block.text, left, structured, result.structured)
-        next_offset = offset if at == 0 else None
+        text, shown[at], arguments = _shorten_text(block.text, left, structured, result.structured)
+        next_arguments = arguments if at == 0 else ""
         if text:
             content.append(TextContent(text=text))
             left -= estimate_tokens(text)
-    return content, shown, next_offset
+    return content, shown, next_arguments
 
 
-def _shorten_text(text: str, tokens: float, structured: bytes | None, whole: bytes) -> tuple[str, str, int | None]:
-    """Return a shorter text, a description of it, and the offset of the rest if it is the beginning of the text."""
+def _shorten_text(text: str, tokens: float, structured: bytes | None, whole: bytes) -> tuple[str, str, str]:
+    """Return a shorter text, a description of it, and the arguments of `read_result` for the rest."""
     # Cheaper than encoding: longer texts are never shortened as JSON.
     if len(text) <= MAX_JSON_BYTES and text.lstrip()[:1] in ("{", "["):
         if structured and _same_value(text, whole):
             shorter = _unwrap(structured) if _unwrap(whole) == text.encode(errors="replace") else structured
             if estimate_tokens(shorter, tokens) <= tokens:
-                return shorter.decode(), "shortened JSON", None
+                return shorter.decode(), *_describe_shorter(shorter)
         encoded = text.encode(errors="replace")
         if is_json(encoded):
             for options in (ShortenOptions(), ShortenOptions(members=True)):
                 short = shorten_json(encoded, tokens, options)
                 if short is not None:
-                    return short.decode(), "shortened JSON", None
+                    return short.decode(), *_describe_shorter(short)
     end = text_end(text, tokens)
-    return text[:end], f"characters 0 to {end:,} shown", end
+    return text[:end], f"characters 0 to {end:,} shown", f"offset={end}"
+
+
+def _describe_shorter(data: bytes) -> tuple[str, str]:
+    """Return a description of shorter JSON, and the arguments of `read_result` for the rest."""
+    span = whole_span(data)
+    if kind_of(data, span) == "array":
+        count = sum(1 for _ in iter_elements(data, span))
+        return f"the first {count:,} elements shown", f'path="", offset={count}'
+    largest = max(iter_elements(data, span), key=lambda item: item.end - item.start, default=None)
+    if largest is None or largest.key is None:
+        return "not shown", 'path=""'
+    return "shortened", f"path={one_line('/' + largest.key.replace('~', '~0').replace('/', '~1'), 60)!r}"
 
 
 def _describe_parts(result: LargeResult, shown: dict[int, str]) -> list[str]:
@@ -334,13 +350,13 @@ def _describe_block(block: Block) -> str:
     return f"text, {len(text):,} characters in {text.count(chr(10)) + 1:,} lines{about}"
 
 
-def _note(lines: list[str], link: Link | None, next_offset: int | None) -> str:
+def _note(lines: list[str], link: Link | None, next_arguments: str = "") -> str:
     if link is None:
         return "\n".join([*lines, "The complete result could not be stored. Ask for less, with other arguments."])
-    more = f', for example read_result(id="{link.id}", offset={next_offset or 0})'
+    more = f'read_result(id="{link.id}"{", " if next_arguments else ""}{next_arguments})'
     how = (
-        f"Read more with the tool read_result{more}; with path it selects from JSON, with pattern it searches; other "
-        f'parts have ids such as "{link.id}/1". The complete result is {link.uri}, until {link.until}.'
+        f"Read more with the tool read_result, such as {more}. With path it selects from JSON, with pattern it "
+        f'searches. Other parts have ids such as "{link.id}/1". The complete result is {link.uri}, until {link.until}.'
     )
     # The summary is bounded, but keys and headings come from outside and may be expensive.
     room = max(MAX_NOTE_TOKENS - estimate_tokens(how) - 40, 0)
