@@ -34,8 +34,24 @@ MAX_IMAGE_BASE64_CHARS = 5_000_000
 
 def estimate_tokens(text: str | bytes, limit: float = float("inf")) -> int:
     """Return the estimated tokens of a text. The estimate stops above `limit`."""
-    data = text.encode(errors="replace") if isinstance(text, str) else text
-    return estimate_span(data, 0, len(data), limit)
+    if isinstance(text, bytes):
+        return estimate_span(text, 0, len(text), limit)
+    total = 0.0
+    for start in range(0, len(text), _BLOCK_BYTES):
+        # Encoded in blocks: a large text is not copied.
+        total += _weigh(text[start : start + _BLOCK_BYTES].encode(errors="replace"))
+        if total > limit:
+            break
+    return _round_up(total)
+
+
+def _weigh(block: bytes) -> float:
+    size = len(block)
+    return sum(weight * (size - len(block.translate(None, characters))) for characters, weight in _WEIGHTS)
+
+
+def _round_up(total: float) -> int:
+    return int(total + 0.999)
 
 
 def estimate_span(data: bytes, start: int, end: int, limit: float = float("inf")) -> int:
@@ -43,10 +59,9 @@ def estimate_span(data: bytes, start: int, end: int, limit: float = float("inf")
     total = 0.0
     while start < end and total <= limit:
         block = data[start : min(start + _BLOCK_BYTES, end)]
-        size = len(block)
-        total += sum(weight * (size - len(block.translate(None, characters))) for characters, weight in _WEIGHTS)
-        start += size
-    return int(total + 0.999)
+        total += _weigh(block)
+        start += len(block)
+    return _round_up(total)
 
 
 def estimate_binary(base64_chars: int, *, is_image: bool) -> int:

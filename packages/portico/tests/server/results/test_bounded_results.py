@@ -1,0 +1,414 @@
+"""Results above the budget are shortened, summarized, stored for their caller, and linked."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import resource as usage
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings as hypothesis_settings, strategies as st
+from msgspec import Raw
+
+from portico import Client, Server, ToolError, UsageError
+from portico.auth.principal import Principal
+from portico.extend import Call, ResultLimits, configure_access
+from portico.jsonschema.validation import create_validator
+from portico.protocol.content import ImageContent, ResourceLink, TextContent
+from portico.protocol.jsonrpc import encode
+from portico.protocol.tools import CallToolResult
+from portico.server.results.json_text import ShortenOptions, find_path, is_json, shorten_json
+from portico.server.results.reading import find_matches, parse_pattern
+from portico.server.results.service import RESULTS_OWNER
+from portico.server.results.shortening import is_small, parse_result, shorten_result
+from portico.server.results.storage import MAX_RESULT_BYTES
+from portico.server.results.token_estimate import estimate_tokens, fit_text
+
+VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
+BUDGET = 2_000
+
+
+def make_server(tokens: int = BUDGET, **options: Any) -> Server:
+    server = Server("big")
+    server.add(ResultLimits(tokens, **options))
+
+    @server.tool(structured_output=False)
+    def text(size: int) -> str:
+        return ("A line of the text.\n" * (size // 20 + 1))[:size]
+
+    @server.tool
+    def rows(count: int) -> list[dict[str, Any]]:
+        return [{"id": at, "name": f"name {at}"} for at in range(count)]
+
+    @server.tool(output_schema={"type": "object", "properties": {"ids": {"type": "array", "minItems": 900}}})
+    def strict(count: int) -> dict[str, Any]:
+        return {"ids": [f"id {at}" for at in range(count)]}
+
+    @server.tool
+    def picture(size: int) -> ImageContent:
+        return ImageContent(data=base64.b64encode(bytes(size)).decode(), mime_type="image/png")
+
+    @server.tool
+    async def nested() -> int:
+        return len((await server.call_tool("text", {"size": 100_000})).content[0].text)
+
+    return server
+
+
+def tokens_of(result: Any) -> int:
+    """Return the estimated tokens of the content of a result."""
+    return sum(estimate_tokens(block.text) for block in result.content if isinstance(block, TextContent))
+
+
+def id_in(result: Any) -> str:
+    text = " ".join(block.text for block in result.content if isinstance(block, TextContent))
+    match = re.search(r"result://([A-Za-z0-9_-]{32})", text)
+    assert match is not None, text[-1000:]
+    return match[1]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("size", [1_000, 100_000, 1_000_000, 20_000_000])
+async def test_text_is_within_the_budget_on_every_version(version: Any, size: int) -> None:
+    async with Client(make_server(), protocol_version=version) as client:
+        result = await client.call_tool("text", {"size": size})
+        assert tokens_of(result) <= BUDGET
+        if size == 1_000:
+            assert len(result.text) == size
+            return
+        id = id_in(result)
+        assert any(isinstance(block, ResourceLink) for block in result.content) == (version >= "2025-06-18")
+        piece = (await client.call_tool("read_result", {"id": id, "offset": size - 50})).content[0].text
+        assert piece == ("A line of the text.\n" * (size // 20 + 1))[size - 50 : size]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_structured_content_matches_the_listed_schema(version: Any) -> None:
+    async with Client(make_server(), protocol_version=version) as client:
+        # The client validates structured content against the listed schema.
+        result = await client.call_tool("rows", {"count": 5_000})
+        assert not result.is_error and tokens_of(result) <= BUDGET
+        if version >= "2025-06-18":
+            assert 10 < len(result.data) < 5_000
+        read = await client.call_tool("read_result", {"id": id_in(result), "path": "[4999].name"})
+        assert read.content[0].text == "name 4999"
+
+
+async def test_structured_content_that_cannot_be_shortened_is_an_error_with_the_link() -> None:
+    async with Client(make_server()) as client:
+        result = await client.call_tool("strict", {"count": 5_000}, raise_on_error=False)
+        assert result.is_error and result.structured is None
+        read = await client.call_tool("read_result", {"id": id_in(result), "path": "ids", "offset": 4_998})
+        assert json.loads(read.content[0].text) == ["id 4998", "id 4999"]
+
+
+async def test_binary_content_counts_and_can_be_read() -> None:
+    async with Client(make_server()) as client:
+        small = await client.call_tool("picture", {"size": 20_000})
+        assert isinstance(small.content[0], ImageContent)
+        large = await client.call_tool("picture", {"size": 5_000_000})
+        assert not any(isinstance(block, ImageContent) for block in large.content)
+        id = id_in(large)
+        read = await client.call_tool("read_result", {"id": id, "offset": 3, "limit": 6})
+        assert base64.b64decode(read.content[0].text) == bytes(6)
+        [contents] = await client.read_resource(f"result://{id}")
+        assert base64.b64decode(contents.blob) == bytes(5_000_000)
+
+
+async def test_every_character_can_be_read_in_pieces() -> None:
+    text = "".join(chr(0x4E00 + at % 5_000) if at % 3 else "line é\n" for at in range(200_000))
+    server = Server("pieces")
+    server.add(ResultLimits(5_000))
+    server.tool(name="long", structured_output=False)(lambda: text)
+    async with Client(server) as client:
+        id = id_in(await client.call_tool("long", {}))
+        pieces, offset = "", 200_000
+        pieces = text[:offset]
+        while offset < len(text):
+            result = await client.call_tool("read_result", {"id": id, "offset": offset})
+            assert tokens_of(result) <= 5_000 and result.content[0].text
+            pieces += result.content[0].text
+            offset += len(result.content[0].text)
+        assert pieces == text
+
+
+async def test_nested_calls_return_complete_results() -> None:
+    async with Client(make_server()) as client:
+        assert (await client.call_tool("nested", {})).data == 100_000
+
+
+async def test_plain_server_has_no_budget_and_no_tool() -> None:
+    server = Server("plain")
+    server.tool(name="long", structured_output=False)(lambda: "x" * 500_000)
+    async with Client(server) as client:
+        assert [tool.name for tool in await client.list_tools()] == ["long"]
+        assert len((await client.call_tool("long", {})).text) == 500_000
+
+
+def call_as(principal: Any, name: str, arguments: dict[str, Any], address: str | None = "192.0.2.1") -> Call:
+    params = Raw(encode({"name": name, "arguments": arguments}))
+    return Call(
+        method="tools/call", params=params, id=1, protocol_version="2026-07-28", principal=principal, address=address
+    )
+
+
+async def test_results_of_others_cannot_be_read() -> None:
+    server = make_server()
+    alice, bob = Principal("alice"), Principal("bob")
+    async with server.lifespan():
+        id = id_in(await server(call_as(alice, "text", {"size": 100_000})))
+        assert id_in(await server(call_as(bob, "text", {"size": 100_000}))) != id
+        assert (await server(call_as(alice, "read_result", {"id": id}))).content[0].text.startswith("A line")
+        for other in (bob, None):
+            with pytest.raises(ToolError, match="Unknown or expired"):
+                await server(call_as(other, "read_result", {"id": id}))
+        # Anonymous requests without a session: the id, and the network of the client.
+        id = id_in(await server(call_as(None, "text", {"size": 100_000})))
+        with pytest.raises(ToolError, match="Unknown or expired"):
+            await server(call_as(None, "read_result", {"id": id}, "198.51.100.7"))
+
+
+async def test_sessions_cannot_read_each_others_results() -> None:
+    server = make_server()
+    async with Client(server, protocol_version="2025-11-25") as one, Client(server, protocol_version="2025-11-25") as two:
+        id = id_in(await one.call_tool("text", {"size": 100_000}))
+        await one.call_tool("read_result", {"id": id})
+        with pytest.raises(ToolError, match="Unknown or expired"):
+            await two.call_tool("read_result", {"id": id})
+
+
+async def test_results_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Client(make_server(max_age=60)) as client:
+        id = id_in(await client.call_tool("text", {"size": 100_000}))
+        await client.call_tool("read_result", {"id": id})
+        now = time.time
+        monkeypatch.setattr("portico.server.results.storage.time.time", lambda: now() + 61)
+        with pytest.raises(ToolError, match="Unknown or expired"):
+            await client.call_tool("read_result", {"id": id})
+
+
+async def test_number_and_size_of_results_are_limited() -> None:
+    async with Client(make_server(max_results_per_caller=3, max_bytes_per_caller=10_000_000)) as client:
+        ids = [id_in(await client.call_tool("text", {"size": 100_000 + at})) for at in range(5)]
+        for id in ids[:2]:
+            with pytest.raises(ToolError, match="Unknown or expired"):
+                await client.call_tool("read_result", {"id": id})
+        await client.call_tool("read_result", {"id": ids[-1]})
+        large = id_in(await client.call_tool("text", {"size": 9_950_000}))
+        await client.call_tool("read_result", {"id": large})
+        with pytest.raises(ToolError, match="Unknown or expired"):
+            await client.call_tool("read_result", {"id": ids[3]})
+
+
+async def test_another_worker_reads_a_stored_result(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/store.db"
+    alice = Principal("alice")
+    first, second = make_server(), make_server()
+    first.store = second.store = url
+    async with first.lifespan():
+        id = id_in(await first(call_as(alice, "text", {"size": 100_000})))
+    async with second.lifespan():
+        assert (await second(call_as(alice, "read_result", {"id": id}))).content[0].text.startswith("A line")
+    # Neither the id nor the identity is in the store.
+    data = (tmp_path / "store.db").read_bytes()
+    assert id.encode() not in data and b"alice" not in data
+
+
+async def test_altered_rows_are_not_returned(tmp_path: Path) -> None:
+    import sqlite3
+
+    server = make_server()
+    server.store = f"sqlite:///{tmp_path}/store.db"
+    async with server.lifespan():
+        id = id_in(await server(call_as(Principal("alice"), "text", {"size": 100_000})))
+        with sqlite3.connect(tmp_path / "store.db") as database:
+            database.execute("update portico_result_chunk set data = ?", (b"x" * 100_000,))
+        database.close()
+        with pytest.raises(ToolError, match="Unknown or expired"):
+            await server(call_as(Principal("alice"), "read_result", {"id": id}))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"id": "x" * 5000},
+        {"id": "../../etc/passwd"},
+        {"id": "\x00" * 32},
+        {"offset": -1},
+        {"offset": 2**63},
+        {"limit": 0},
+        {"path": "a" * 2000},
+        {"path": "[" * 500},
+        {"path": "x", "pattern": "y"},
+        {"pattern": "(a+)+$" * 100},
+        {"pattern": "*" * 100},
+        {"pattern": ""},
+        {"pattern": "a\nb"},
+    ],
+)
+async def test_hostile_arguments_are_rejected(arguments: dict[str, Any]) -> None:
+    async with Client(make_server()) as client:
+        id = id_in(await client.call_tool("text", {"size": 100_000}))
+        result = await client.call_tool("read_result", {"id": id, **arguments}, raise_on_error=False)
+        assert result.is_error and tokens_of(result) < 300
+
+
+def test_hostile_patterns_take_linear_time() -> None:
+    text = "a" * 2_000_000 + "\n" + "ab" * 1_000_000
+    for pattern in ("a*a*a*a*b*c", "a*b*a*b*z", "aaaa*z", "a|a|a|z*y"):
+        began = time.process_time()
+        alternatives = parse_pattern(pattern)
+        for _ in zip(find_matches(text, alternatives), range(1_000), strict=False):
+            pass
+        assert time.process_time() - began < 10
+
+
+@given(st.text("ab*\n", max_size=60), st.lists(st.text("ab", min_size=1, max_size=3), min_size=1, max_size=3))
+def test_search_finds_what_a_regular_expression_finds(text: str, pieces: list[str]) -> None:
+    pattern = ".*?".join(map(re.escape, pieces))
+    expected = re.search(pattern, text)
+    found = next(find_matches(text, [pieces]), None)
+    assert (found is None) == (expected is None)
+    if found is not None and expected is not None:
+        assert found[0] == expected.start()
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=200),
+    lambda inner: st.lists(inner, max_size=30) | st.dictionaries(st.text(max_size=10), inner, max_size=10),
+    max_leaves=60,
+)
+
+
+@given(json_values, st.integers(5, 200))
+def test_shorter_json_is_valid_and_within_its_budget(value: Any, budget: int) -> None:
+    data = msgspec.json.encode(value)
+    for options in (ShortenOptions(), ShortenOptions(members=True), ShortenOptions(arrays=False)):
+        short = shorten_json(data, budget, options)
+        if short is not None:
+            assert estimate_tokens(short) <= budget
+            again = json.loads(short)
+            assert type(again) is type(json.loads(data)) or isinstance(again, int | float)
+
+
+schemas = st.sampled_from(
+    [
+        {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}, "required": ["a"]},
+        {"type": "object", "properties": {"a": {"type": "array", "minItems": 3}}},
+        {"type": "object", "additionalProperties": {"type": "string", "maxLength": 400}},
+        {"type": "object", "additionalProperties": {"type": "string", "minLength": 50}},
+        {"type": "object", "minProperties": 2},
+        {"type": "object", "properties": {"a": {"enum": ["x" * 300]}}},
+        {"type": "object", "required": ["a"], "additionalProperties": True},
+    ]
+)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), json_values, max_size=4), schemas)
+@hypothesis_settings(max_examples=200)
+def test_structured_content_always_validates_or_the_result_is_an_error(value: dict[str, Any], schema: Any) -> None:
+    validator = create_validator(schema)
+    data = msgspec.json.encode(value)
+    result = CallToolResult(content=[TextContent(text=data.decode())], structured_content=Raw(data), is_error=False)
+    large = parse_result(result)
+    assert large is not None
+
+    def validate(shorter: bytes) -> bool:
+        return validator.is_valid(msgspec.json.decode(shorter))
+
+    if not validate(data):
+        return
+    short = shorten_result(large, 100, None, validate, "2026-07-28")
+    if short.is_error:
+        assert short.structured_content is msgspec.UNSET
+    else:
+        assert validator.is_valid(json.loads(bytes(short.structured_content)))
+
+
+@given(st.text(max_size=3_000), st.integers(0, 500))
+def test_fitting_text_is_the_longest_prefix_within_the_budget(text: str, budget: int) -> None:
+    end = fit_text(text, budget)
+    assert estimate_tokens(text[:end]) <= budget
+    assert end == len(text) or estimate_tokens(text[: end + 1]) > budget - 1
+
+
+@given(json_values)
+def test_paths_find_every_value(value: Any) -> None:
+    data = msgspec.json.encode({"a": [value, {"b/c": value}]})
+    assert is_json(data)
+    for path in ("/a/0", "/a/1/b~1c", "a[0]"):
+        span = find_path(data, path)
+        assert data[span.start : span.end] == msgspec.json.encode(value)
+
+
+async def test_memory_is_bounded_for_a_hundred_megabytes() -> None:
+    size = 100 * 1024 * 1024
+    assert size < MAX_RESULT_BYTES
+    server = Server("huge")
+    server.add(ResultLimits())
+    whole = "0123456789abcde\n" * (size // 16)
+    server.tool(name="huge", structured_output=False)(lambda: whole)
+    call = call_as(Principal("alice"), "huge", {})
+    async with server.lifespan():
+        tracemalloc.start()
+        result = await server(call)
+        id = id_in(result)
+        tail = await server(call_as(Principal("alice"), "read_result", {"id": id, "offset": size - 32}))
+        found = await server(call_as(Principal("alice"), "read_result", {"id": id, "pattern": "nothing"}))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert tail.content[0].text == whole[-32:]
+    assert "continue with offset" in found.content[1].text
+    # The result itself belongs to the tool.
+    assert peak < 64 * 1024 * 1024, f"{peak / 2**20:.0f} MiB, {usage.getrusage(usage.RUSAGE_SELF).ru_maxrss} KiB"
+
+
+def test_small_results_are_recognized_by_their_length() -> None:
+    small = CallToolResult(content=[TextContent(text="x" * 16_000)], is_error=False)
+    assert is_small(small, 16_666)
+    assert is_small(Raw(b"x" * 16_666), 16_666) and not is_small(Raw(b"x" * 16_667), 16_666)
+    assert not is_small(CallToolResult(content=[TextContent(text="é" * 16_000)], is_error=False), 16_666)
+
+
+async def test_budgets_by_tool_and_client() -> None:
+    server = make_server(tools={"big.rows": 0, "big.te*": 1_000}, clients={"tiny": 600})
+    async with Client(server) as client:
+        assert len((await client.call_tool("rows", {"count": 5_000})).data) == 5_000
+        assert tokens_of(await client.call_tool("text", {"size": 50_000})) <= 1_000
+    async with Client(server, client_name="tiny") as client:
+        assert tokens_of(await client.call_tool("text", {"size": 50_000})) <= 600
+        assert tokens_of(await client.call_tool("rows", {"count": 5_000})) <= 600
+
+
+async def test_declared_result_size_is_honoured_for_claude_code() -> None:
+    server = Server("declared")
+    server.add(ResultLimits(BUDGET))
+    server.tool(name="long", structured_output=False, meta={"anthropic/maxResultSizeChars": 60_000})(
+        lambda size: "x" * int(size)
+    )
+    async with Client(server, client_name="claude-code") as client:
+        assert len((await client.call_tool("long", {"size": 60_000})).text) == 60_000
+        assert tokens_of(await client.call_tool("long", {"size": 60_001})) <= BUDGET
+    async with Client(server) as client:
+        assert tokens_of(await client.call_tool("long", {"size": 60_000})) <= BUDGET
+
+
+async def test_results_table_configures_a_server() -> None:
+    server = Server("configured")
+    server.tool(name="long", structured_output=False)(lambda: "a line\n" * 50_000)
+    configure_access(server, {"results": {"max_tokens": 1_000}})
+    async with Client(server) as client:
+        assert tokens_of(await client.call_tool("long", {})) <= 1_000
+        configure_access(server, {"results": {"max_tokens": 0}})
+        assert len((await client.call_tool("long", {})).text) == 350_000
+        assert RESULTS_OWNER not in server.service_registry
+    with pytest.raises(UsageError, match="at least 500"):
+        configure_access(server, {"results": {"max_tokens": 10}})
+    with pytest.raises(UsageError, match="max_tokens"):
+        configure_access(server, {"results": {"max_token": 10}})
