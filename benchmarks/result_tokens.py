@@ -70,10 +70,15 @@ def samples(folder: Path) -> dict[str, list[str]]:
     chinese = "".join(path.read_text() for path in sorted(theme.glob("docs/zh-CN/*.md")))
     add("Chinese, Markdown", chinese)
     add("Chinese, characters only", "".join(char for char in chinese if ord(char) > 0x2E80) * 3)
-    for name, kind in (("ko", "Korean, YAML"), ("ja", "Japanese, YAML"), ("ru", "Russian, YAML"), ("ar", "Arabic, YAML")):
+    for name, kind in (
+        ("ko", "Korean, YAML"),
+        ("ja", "Japanese, YAML"),
+        ("ru", "Russian, YAML"),
+        ("ar", "Arabic, YAML"),
+    ):
         path = theme / "languages" / f"{name}.yml"
         if path.exists():
-            add(kind, path.read_text())
+            add(f"{kind}, YAML", path.read_text())
     add("emoji", "".join(chr(chance.randrange(0x1F300, 0x1F64F)) for _ in range(4_000)))
     return texts
 

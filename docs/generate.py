@@ -30,6 +30,7 @@ TABLES = {
     "[[auth.issuer]]": "portico.auth.settings:IssuerSettings",
     "[auth.introspection]": "portico.auth.settings:IntrospectionSettings",
     "[auth.client_certificate]": "portico.auth.settings:ClientCertificateSettings",
+    "[results]": "portico.server.results.settings:ResultSettings",
     "[audit]": "portico_gateway.audit.settings:AuditSettings",
     "[gateway]": "portico_gateway.gateway.settings:GatewaySettings",
     "[upstream.NAME]": "portico_gateway.gateway.settings:UpstreamSettings",

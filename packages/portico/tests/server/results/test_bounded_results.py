@@ -25,8 +25,8 @@ from portico.protocol.jsonrpc import encode
 from portico.protocol.tools import CallToolResult
 from portico.server.results.json_text import ShortenOptions, find_path, is_json, shorten_json
 from portico.server.results.reading import find_matches, parse_pattern
-from portico.server.results.service import RESULTS_OWNER
-from portico.server.results.shortening import is_small, parse_result, shorten_result
+from portico.server.results.service import RESULTS_OWNER, is_small
+from portico.server.results.shortening import parse_result, shorten_result
 from portico.server.results.storage import MAX_RESULT_BYTES
 from portico.server.results.token_estimate import estimate_tokens, fit_text
 
@@ -176,7 +176,10 @@ async def test_results_of_others_cannot_be_read() -> None:
 
 async def test_sessions_cannot_read_each_others_results() -> None:
     server = make_server()
-    async with Client(server, protocol_version="2025-11-25") as one, Client(server, protocol_version="2025-11-25") as two:
+    async with (
+        Client(server, protocol_version="2025-11-25") as one,
+        Client(server, protocol_version="2025-11-25") as two,
+    ):
         id = id_in(await one.call_tool("text", {"size": 100_000}))
         await one.call_tool("read_result", {"id": id})
         with pytest.raises(ToolError, match="Unknown or expired"):
@@ -280,7 +283,11 @@ def test_search_finds_what_a_regular_expression_finds(text: str, pieces: list[st
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=200),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=200),
     lambda inner: st.lists(inner, max_size=30) | st.dictionaries(st.text(max_size=10), inner, max_size=10),
     max_leaves=60,
 )

@@ -22,14 +22,14 @@ from typing import Annotated, Any
 from weakref import WeakKeyDictionary
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct
 from msgspec.structs import replace
 
 from portico.caching import LruCache
 from portico.jsonschema import SchemaError
 from portico.jsonschema.validation import create_validator
 from portico.protocol import jsonrpc
-from portico.protocol.content import BlobResourceContents, TextResourceContents
+from portico.protocol.content import BlobResourceContents, TextContent, TextResourceContents
 from portico.protocol.errors import InternalError, ResourceNotFound, ToolError
 from portico.protocol.tasks import CreateTaskResult, DetailedTask, TaskHandle
 from portico.protocol.tools import CallToolResult, Tool
@@ -64,14 +64,13 @@ from portico.server.results.shortening import (
     LargeResult,
     Link,
     Validate,
-    is_small,
     is_within_budget,
     parse_result,
     shorten_result,
-    small_bytes,
     to_parts,
 )
 from portico.server.results.storage import MAX_PARTS, MAX_RESULT_BYTES, Part, ResultStore, StoredResult, create_id
+from portico.server.results.token_estimate import MAX_TOKENS_PER_BYTE
 from portico.store.errors import StoreError
 
 log = logging.getLogger("portico")
@@ -83,6 +82,7 @@ MAX_CONCURRENT_LARGE_RESULTS = 2
 MAX_RESOURCE_BYTES = 8 * 1024 * 1024
 # Tools of running tasks that are remembered, to find their output schemas.
 MAX_REMEMBERED_TASKS = 10_000
+MAX_TASK_HANDLE_BYTES = 4096
 # Clients that accept the size of results that a tool declares.
 _HONOURING_CLIENTS = ("claude-code",)
 
@@ -192,7 +192,7 @@ class ResultLimits(Service):
 
     async def _finish(self, call: Call, coroutine: CoroutineType[Any, Any, Any]) -> Any:
         result = await coroutine
-        if type(result) is not CallToolResult and type(result) is not Raw:
+        if type(result) is not CallToolResult and (type(result) is not Raw or call.capabilities.extensions is not None):
             self._remember_task(call, result)
         return result if is_small(result, self._small_bytes) else await self._bound(call, result)
 
@@ -201,8 +201,18 @@ class ResultLimits(Service):
         return result if name == READ_RESULT_TOOL else await self.bound_result(call, name, result)
 
     def _remember_task(self, call: Call, result: Any) -> None:
-        id = result.task.task_id if isinstance(result, CreateTaskResult) else getattr(result, "task_id", "")
-        if id and isinstance(result, CreateTaskResult | TaskHandle):
+        """Remember the tool of a call that became a task, whose result comes later."""
+        id = ""
+        if isinstance(result, CreateTaskResult):
+            id = result.task.task_id
+        elif isinstance(result, TaskHandle):
+            id = result.task_id
+        elif type(result) is Raw and is_small(result, MAX_TASK_HANDLE_BYTES) and b'"taskId"' in bytes(result):
+            try:
+                id = msgspec.json.decode(result, type=_TaskId).taskId
+            except msgspec.DecodeError:
+                return  # a result that mentions the member elsewhere
+        if id:
             self._task_tools[id] = call.decode_params().name
 
     async def _call_task_method(self, handler: MethodHandler, call: Call) -> Any:
@@ -477,3 +487,33 @@ def _create_validate(tool: _ListedTool | None, *, is_known: bool) -> Validate | 
             return False
 
     return validate
+
+
+def is_small(result: Any, max_bytes: int) -> bool:
+    """Return whether a result is certainly within a budget of `max_bytes * MAX_TOKENS_PER_BYTE` tokens.
+
+    It decodes and copies nothing: the lengths are known.
+    """
+    kind = type(result)
+    if kind is Raw:
+        return memoryview(result).nbytes <= max_bytes
+    if kind is not CallToolResult:
+        return True
+    structured = result.structured_content
+    if structured is UNSET:
+        size = 0
+    elif type(structured) is Raw:
+        size = memoryview(structured).nbytes
+    else:
+        return False
+    for block in result.content:
+        if type(block) is not TextContent:
+            return False
+        text = block.text
+        size += len(text) if text.isascii() else 4 * len(text)
+    return size <= max_bytes
+
+
+def small_bytes(tokens: int) -> int:
+    """Return the size in bytes below which every result is within a budget."""
+    return int(tokens / MAX_TOKENS_PER_BYTE)

@@ -36,7 +36,7 @@ from portico.server.results.json_text import (
     whole_span,
 )
 from portico.server.results.storage import Part
-from portico.server.results.token_estimate import MAX_TOKENS_PER_BYTE, estimate_binary, estimate_tokens
+from portico.server.results.token_estimate import estimate_binary, estimate_tokens
 from portico.text import one_line
 
 # Larger JSON is cut like a text.
@@ -416,36 +416,3 @@ def _rebuild(
 def _with_meta(meta: Any, about: dict[str, str]) -> dict[str, Any]:
     known = msgspec.json.decode(meta) if isinstance(meta, Raw) else meta
     return {**(known if isinstance(known, dict) else {}), TRUNCATION_META_KEY: about}
-
-
-# Size of results, for the path of every call
-
-
-def is_small(result: Any, max_bytes: int) -> bool:
-    """Return whether a result is certainly within a budget of `max_bytes * MAX_TOKENS_PER_BYTE` tokens.
-
-    It decodes and copies nothing: the lengths are known.
-    """
-    kind = type(result)
-    if kind is Raw:
-        return memoryview(result).nbytes <= max_bytes
-    if kind is not CallToolResult:
-        return True
-    structured = result.structured_content
-    if structured is UNSET:
-        size = 0
-    elif type(structured) is Raw:
-        size = memoryview(structured).nbytes
-    else:
-        return False
-    for block in result.content:
-        if type(block) is not TextContent:
-            return False
-        text = block.text
-        size += len(text) if text.isascii() else 4 * len(text)
-    return size <= max_bytes
-
-
-def small_bytes(tokens: int) -> int:
-    """Return the size in bytes below which every result is within a budget."""
-    return int(tokens / MAX_TOKENS_PER_BYTE)
