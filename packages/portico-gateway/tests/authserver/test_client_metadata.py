@@ -220,12 +220,14 @@ async def test_hosts_that_hang_take_no_fetches_of_other_networks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(client_metadata, "MAX_CONCURRENT_FETCHES", 4)
-    go_on, hanging = asyncio.Event(), 0
+    go_on, all_hang, hanging = asyncio.Event(), asyncio.Event(), 0
 
     async def request(method: str, url: str, **options: Any) -> FetchResponse:
         nonlocal hanging
         if "hang" in url:
             hanging += 1
+            if hanging == 4:
+                all_hang.set()
             await go_on.wait()
         document = {"client_id": url, "client_name": "x", "redirect_uris": ["http://127.0.0.1:9/callback"]}
         return FetchResponse(200, (), json.dumps(document | {"token_endpoint_auth_method": "none"}).encode())
@@ -252,8 +254,7 @@ async def test_hosts_that_hang_take_no_fetches_of_other_networks(
         for number in range(2)
     ]
     async with asyncio.timeout(10):
-        while hanging < 4:
-            await asyncio.sleep(0)
+        await all_hang.wait()
         with pytest.raises(ErrorPageResponse, match="Try again"):
             await fetcher.fetch("https://good.example/other", "198.51.100.1")
     go_on.set()

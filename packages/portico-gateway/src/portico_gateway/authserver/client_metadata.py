@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from portico.caching import LruCache
 from portico.protocol.errors import PorticoError
-from portico.rpc.networks import wider_network_of
+from portico.rpc.identity import wider_network_of
 from portico.transports.http_client.simple_request import http_request
 from portico_gateway.authserver.clients import MAX_DOCUMENT_BYTES, OAuthClient, is_metadata_document_url, read_document
 from portico_gateway.authserver.config import AuthorizationServerConfig

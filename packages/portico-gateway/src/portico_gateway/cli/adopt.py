@@ -146,7 +146,9 @@ def _undo(client: str, config_file: ClientConfigFile, path: Path, arguments: arg
         return
     current, original = _read(path), _read(backup)
     if not _matches(digest, current):
-        raise _SkippedEntry(f"{path} was changed after it was adopted; restoring it would lose the changes; see {backup.name}")
+        raise _SkippedEntry(
+            f"{path} was changed after it was adopted; restoring it would lose the changes; see {backup.name}"
+        )
     _print(format_difference(path, current.decode("utf-8-sig"), original.decode("utf-8-sig")))
     if arguments.write:
         _write(path, current, original)

@@ -35,8 +35,7 @@ from portico.protocol.tasks import CreateTaskResult, DetailedTask, TaskHandle
 from portico.protocol.tools import CallToolResult, Tool
 from portico.protocol.versions import LATEST_PROTOCOL_VERSION
 from portico.rpc.call import Call
-from portico.rpc.identity import principal_id
-from portico.rpc.networks import client_network
+from portico.rpc.identity import client_network, principal_id
 from portico.rpc.visible_tools import ToolPage, VisibleTools
 from portico.server.components.results import ToolResult
 from portico.server.context.current import CurrentCall
