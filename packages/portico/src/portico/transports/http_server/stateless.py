@@ -151,8 +151,8 @@ class HttpReply(Reply):
         if call.method in LONG_LIVED_METHODS:
             self.is_active_call = False
         else:
-            network, by_client = client_network(self._request.peer), requests.in_flight_by_client
-            by_client[network] = by_client.get(network, 0) + 1
+            network = self._network = client_network(self._request.peer)
+            requests.in_flight_by_client[network] = requests.in_flight_by_client.get(network, 0) + 1
 
     @property
     def principal(self) -> Any:
@@ -199,7 +199,7 @@ class HttpReply(Reply):
         requests = self._requests
         requests.replies.discard(self)
         if self.is_active_call:
-            network, by_client = client_network(self._request.peer), requests.in_flight_by_client
+            network, by_client = self._network, requests.in_flight_by_client
             left = by_client[network] - 1
             if left:
                 by_client[network] = left
