@@ -139,9 +139,7 @@ async def test_there_is_an_end_to_subscriptions(crowd: Crowd, bound: str, monkey
     assert third.acknowledged is not None
 
 
-@pytest.mark.parametrize(
-    "bound, most", [("MAX_SUBSCRIBERS_PER_CALLER", 1), ("MAX_URIS_PER_CALLER", 2), ("MAX_URI_CHARS_PER_CALLER", 12)]
-)
+@pytest.mark.parametrize("bound, most", [("MAX_SUBSCRIBERS", 4), ("MAX_URIS_TOTAL", 8), ("MAX_URI_CHARS_TOTAL", 48)])
 async def test_one_caller_leaves_subscriptions_to_others(
     crowd: Crowd, bound: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,7 +139,7 @@ class Answer:
 
 @pytest.mark.parametrize("others", ["192.0.2.2", "2001:db8:0:1::1"])
 async def test_one_caller_leaves_custom_routes_to_others(monkeypatch: pytest.MonkeyPatch, others: str) -> None:
-    monkeypatch.setattr(custom_routes, "MAX_CONCURRENT_REQUESTS_PER_CALLER", 2)
+    monkeypatch.setattr(custom_routes, "MAX_CONCURRENT_REQUESTS", 8)
     go_on = asyncio.Event()
 
     async def slow(request: HttpRequest) -> HttpResponse:

@@ -27,10 +27,8 @@ MAX_SUBSCRIBERS = 100_000
 MAX_URIS_PER_SUBSCRIBER = 1000
 MAX_URIS_TOTAL = 100_000
 MAX_URI_CHARS_TOTAL = 16 * 1024 * 1024
-# Of one caller, so that it leaves room for others.
-MAX_SUBSCRIBERS_PER_CALLER = 25_000
-MAX_URIS_PER_CALLER = 25_000
-MAX_URI_CHARS_PER_CALLER = 4 * 1024 * 1024
+# One caller may have a quarter of each of these totals, so that it leaves room for others.
+_SHARES = 4
 # Notifications sent before other tasks of the event loop get their turn.
 NOTIFY_BATCH_SIZE = 500
 
@@ -86,7 +84,7 @@ def accepted_filter(
     )
 
 
-class _Usage:
+class _SubscriptionUsage:
     """Number of subscribers, of their URIs, and of the characters of these URIs."""
 
     def __init__(self) -> None:
@@ -98,12 +96,13 @@ class _Usage:
         self.uris += sign * len(uris)
         self.characters += sign * sum(map(len, uris))
 
-    def has_room(self, filter: SubscriptionFilter, max_subscribers: int, max_uris: int, max_characters: int) -> bool:
+    def has_room(self, filter: SubscriptionFilter, shares: int = 1) -> bool:
+        """Return whether one more subscriber fits into one of several equal shares of the totals."""
         uris = filter.resource_subscriptions or ()
         return (
-            self.subscribers < max_subscribers
-            and self.uris + len(uris) <= max_uris
-            and self.characters + sum(map(len, uris)) <= max_characters
+            self.subscribers < MAX_SUBSCRIBERS // shares
+            and self.uris + len(uris) <= MAX_URIS_TOTAL // shares
+            and self.characters + sum(map(len, uris)) <= MAX_URI_CHARS_TOTAL // shares
         )
 
 
@@ -111,9 +110,9 @@ class _SubscriberIndex:
     """Index of subscribers by change, so that a change only touches its subscribers."""
 
     def __init__(self) -> None:
-        self.total = _Usage()
+        self.total = _SubscriptionUsage()
         # Usage of each caller: a principal, or a client network.
-        self.by_caller: dict[str, _Usage] = {}
+        self.by_caller: dict[str, _SubscriptionUsage] = {}
         self._lists: dict[str, set[Subscriber]] = {}
         self._exact: dict[str, set[Subscriber]] = {}
         # By URI without its trailing slash, for changes below a resource; and how many of these URIs have each length.
@@ -123,16 +122,16 @@ class _SubscriberIndex:
     def has_room(self, caller: str, filter: SubscriptionFilter) -> bool:
         """Return whether a caller may have one more subscriber with this filter."""
         # The local user and this process itself have no share: there are no others, or they serve all of them.
-        own = (caller and self.by_caller.get(caller)) or _Usage()
+        own = self.by_caller.get(caller) or _SubscriptionUsage()
         return (
             len(filter.resource_subscriptions or ()) <= MAX_URIS_PER_SUBSCRIBER
-            and self.total.has_room(filter, MAX_SUBSCRIBERS, MAX_URIS_TOTAL, MAX_URI_CHARS_TOTAL)
-            and own.has_room(filter, MAX_SUBSCRIBERS_PER_CALLER, MAX_URIS_PER_CALLER, MAX_URI_CHARS_PER_CALLER)
+            and self.total.has_room(filter)
+            and (not caller or own.has_room(filter, _SHARES))
         )
 
     def add(self, subscriber: Subscriber) -> None:
         self.total.change(subscriber.filter, 1)
-        self.by_caller.setdefault(subscriber.caller, _Usage()).change(subscriber.filter, 1)
+        self.by_caller.setdefault(subscriber.caller, _SubscriptionUsage()).change(subscriber.filter, 1)
         for method in _list_notifications(subscriber.filter):
             self._lists.setdefault(method, set()).add(subscriber)
         for uri in subscriber.filter.resource_subscriptions or ():

@@ -29,8 +29,8 @@ StreamingRouteFunction = Callable[[HttpRequest, ResponseWriter], None]
 # Bodies of public routes are forms or small documents. Authenticated routes accept what the endpoint accepts.
 MAX_FORM_BYTES = 64 * 1024
 MAX_CONCURRENT_REQUESTS = 256
-# One caller leaves room for others: the login pages of the authorization server are custom routes, too.
-MAX_CONCURRENT_REQUESTS_PER_CALLER = 64
+# One caller may have a quarter of them: the login pages of the authorization server are custom routes, too.
+_SHARES = 4
 MAX_HANDLER_SECONDS = 60.0
 
 
@@ -116,7 +116,7 @@ class CustomRoutes:
         caller = principal_id(request.principal) or client_network(request.peer)
         if (
             len(self._running) >= MAX_CONCURRENT_REQUESTS
-            or self._running_by_caller[caller] >= MAX_CONCURRENT_REQUESTS_PER_CALLER
+            or self._running_by_caller[caller] >= MAX_CONCURRENT_REQUESTS // _SHARES
         ):
             writer.respond(HttpResponse(503, (*TEXT_HEADERS, (b"retry-after", b"1")), b"Service unavailable\n"))
             return
