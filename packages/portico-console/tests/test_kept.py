@@ -60,6 +60,10 @@ def test_work_items_move_over_the_board_by_hand_and_by_key(kept: Any) -> None:
     exchanges = page.locator("details.trip")
     expect(exchanges.filter(has_text="tools/list").first).to_be_visible()
     expect(exchanges.filter(has_text="create_task")).to_have_count(0)
+    # Also after the page was loaded again.
+    page.reload()
+    expect(exchanges.filter(has_text="tools/list").first).to_be_visible()
+    expect(exchanges.filter(has_text="create_task")).to_have_count(0)
     page.get_by_label("requests of views").check()
     expect(exchanges.filter(has_text="create_task").first).to_be_visible()
     page.get_by_role("link", name="Work items").click()

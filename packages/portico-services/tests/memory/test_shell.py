@@ -88,7 +88,8 @@ def test_an_export_of_everything_has_all_projects_and_the_users_own(
     every = shell("export", "--all", plain=True)
     assert len(every.splitlines()) == 4
     main(["memory", "export", str(tmp_path / "two")])
-    assert "2 memories exported" in (told := capsys.readouterr().err) and "--all" in told
+    told = capsys.readouterr().err
+    assert "2 memories of this project and of the user exported to " in told and "--all" in told
     (brought,) = shell("import", "--store", str(tmp_path / "other.db"), stdin=every)
     assert brought["added"] == 4
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.paths import ROOT
 
 Open = Callable[..., Any]
 
@@ -286,6 +290,33 @@ def test_ctrl_c_ends_the_command_in_the_middle_of_a_question(terminal: Open, tar
     seen.type("\x03")
     assert seen.end() == 130
     assert "Traceback" not in seen.shown
+
+
+STUCK_READ = """
+import os, signal, sys
+from portico.cli.main import main
+
+class Buffer:
+    def read(self, count):
+        # As a user who presses Ctrl-C while the command reads.
+        os.kill(os.getpid(), signal.SIGINT)
+        return os.read(os.pipe()[0], count)
+
+class Stdin:
+    buffer = Buffer()
+    isatty = staticmethod(lambda: False)
+
+sys.stdin = Stdin()
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("words", [("memory", "capture", "-"), ("call", "examples/travel.py", "book", "destination=-")])
+def test_ctrl_c_ends_a_command_that_reads_standard_input(tmp_path: Path, words: tuple[str, ...]) -> None:
+    env = {**os.environ, "PORTICO_DATA": str(tmp_path)}
+    command = [sys.executable, "-c", STUCK_READ, *words]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_questions_can_be_answered_while_the_result_goes_elsewhere(terminal: Open, tmp_path: Path) -> None:

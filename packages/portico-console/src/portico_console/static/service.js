@@ -7,7 +7,7 @@ import { withoutPerson } from "./questions.js";
 export const offers = (app, service, word) => app.target.services?.[service]?.[word] !== undefined;
 
 /** The exchanges of requests that views made by themselves, with the tool of each; Traffic hides them by default. */
-export const viewTrips = new Map();
+export const viewTrips = new Map(readTrips());
 const MOST_VIEW_TRIPS = 1000;
 
 export async function use(app, service, word, args = {}) {
@@ -16,11 +16,22 @@ export async function use(app, service, word, args = {}) {
   const said = await app.call("call_tool", { target: app.target.id, name, arguments: args }, { notice: byItself });
   for (const trip of said.trips ?? []) viewTrips.set(trip, name);
   while (viewTrips.size > MOST_VIEW_TRIPS) viewTrips.delete(viewTrips.keys().next().value);
+  // For the same page after it was loaded again: the server still has the messages.
+  sessionStorage.setItem("view-trips", JSON.stringify([...viewTrips]));
   if (said.error) throw new Refusal(said.error.message);
   if (said.result?.isError) throw new Refusal(said.result.content?.[0]?.text ?? "The call failed.");
   const data = said.result?.structuredContent;
   if (data !== undefined) return data;
   throw new Refusal("The tool returned no structured content. Call it from the Tools view to see the raw result.");
+}
+
+function readTrips() {
+  try {
+    const stored = JSON.parse(sessionStorage.getItem("view-trips") ?? "[]");
+    return Array.isArray(stored) ? stored.filter((one) => Array.isArray(one) && one.length === 2) : [];
+  } catch {
+    return [];
+  }
 }
 
 // A view asks again and again, and nobody is there to be asked back for folders.

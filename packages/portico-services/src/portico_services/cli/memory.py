@@ -338,7 +338,7 @@ async def _import(memory: Memory, shell: ServiceSession) -> None:
 
 
 def _input(path: str) -> str:
-    return sys.stdin.read(MAX_INPUT_BYTES) if path == "-" else read_text(os.path.expanduser(path), MAX_INPUT_BYTES)
+    return read_text(path if path == "-" else os.path.expanduser(path), MAX_INPUT_BYTES)
 
 
 async def _sync(shell: ServiceSession) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from portico import __version__
+from portico.cli.files import read_text
 from portico.cli.output import Printer
 from portico.client.client import Client
 from portico.protocol.errors import UsageError
@@ -71,5 +71,5 @@ def require_arguments(arguments: list[str], label: str) -> list[str]:
 def text_of(words: list[str]) -> str:
     """Return the words as one text, or standard input for `-`."""
     if words == ["-"]:
-        return sys.stdin.read(MAX_INPUT_BYTES)
+        return read_text("-", MAX_INPUT_BYTES)
     return " ".join(require_arguments(words, "a text"))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from portico.protocol.errors import UsageError
 
@@ -12,7 +14,7 @@ from portico.protocol.errors import UsageError
 def read_bytes(path: str, max_bytes: int) -> bytes:
     """Return the content of a file, or of standard input for `-`."""
     place = "standard input" if path == "-" else path
-    read: Callable[[int], bytes] = sys.stdin.buffer.read if path == "-" else lambda count: _head(path, count)
+    read: Callable[[int], bytes] = _read_stdin if path == "-" else lambda count: _head(path, count)
     try:
         # One byte more than allowed tells a file of exactly the limit from a larger one; size checks fail for pipes.
         data = read(max_bytes + 1)
@@ -23,6 +25,26 @@ def read_bytes(path: str, max_bytes: int) -> bytes:
     if len(data) > max_bytes:
         raise UsageError(f"{place} is larger than {max_bytes} bytes")
     return data
+
+
+def _read_stdin(count: int) -> bytes:
+    with _interruptible():
+        return sys.stdin.buffer.read(count)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C end a blocking read: an event loop's handler only cancels its task, and the read would continue."""
+    try:
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    except ValueError:
+        # Only the main thread receives signals.
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _head(path: str, count: int) -> bytes:

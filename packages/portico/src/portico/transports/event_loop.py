@@ -102,6 +102,9 @@ class LifespanTask:
     async def _run(self, lifespan: Lifespan) -> None:
         try:
             async with lifespan() as self.value:
+                if self.entered.cancelled():
+                    # The task that waited was cancelled, and nobody else requests the exit.
+                    return
                 self.entered.set_result(None)
                 await self._exit_requested.wait()
         except BaseException as failure:
