@@ -112,7 +112,7 @@ class InputHandlers:
         if the handler's result does not fit.
         """
         if not self.can_handle(method, revision):
-            raise MethodNotFound(f"Method not found: {method}")
+            raise MethodNotFound.of(method)
         request_params = METHODS[method].decode(params)
         # The same validation that a Portico server applies before it sends a request.
         try:

@@ -94,9 +94,18 @@ class InvalidRequest(ProtocolError):
     default_message = "Invalid request"
 
 
+# Names from a request that are sent back must not be arbitrarily long.
+_MAX_ECHOED_CHARS = 128
+
+
 class MethodNotFound(ProtocolError):
     code = -32601
     default_message = "Method not found"
+
+    @classmethod
+    def of(cls, method: str) -> MethodNotFound:
+        """Return the error for a method that does not exist."""
+        return cls(f"Method not found: {method[:_MAX_ECHOED_CHARS]}")
 
 
 class InvalidParams(ProtocolError):
@@ -104,15 +113,11 @@ class InvalidParams(ProtocolError):
     default_message = "Invalid params"
 
 
-MAX_ECHOED_NAME_CHARS = 128
-
-
 class ComponentNotFound(InvalidParams):
     """An unknown tool or prompt, with similar names."""
 
     def __init__(self, kind: str, name: str, suggestions: list[str]) -> None:
-        # The name is from the request and is sent back, so it must not be arbitrarily long.
-        name = name[:MAX_ECHOED_NAME_CHARS]
+        name = name[:_MAX_ECHOED_CHARS]
         data: dict[str, Any] = {"name": name}
         if suggestions:
             data["suggestions"] = suggestions

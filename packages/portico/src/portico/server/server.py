@@ -371,7 +371,7 @@ class Server(Registrar, ComponentDirectory, Operations):
 
     def _reject_unknown_method(self, call: Call) -> None:
         if call.id is not None:
-            raise MethodNotFound(f"Method not found: {call.method[:MAX_ECHOED_METHOD_CHARS]}")
+            raise MethodNotFound.of(call.method)
 
     async def _handle_in_middleware(self, call: Call) -> Any:
         """Answer a call inside the middleware chain."""
@@ -919,7 +919,5 @@ def _find_by_function(fn: Any, components: Iterable[Any]) -> Any:
 
 
 # Key of the lifespan passed to the constructor, among the lifespans of the services.
-# The method is from the request and is sent back, so it must not be arbitrarily long.
-MAX_ECHOED_METHOD_CHARS = 200
 _OWN = "the server's own"
 _ANONYMOUS_CALL = Call(method="tools/call", address="")

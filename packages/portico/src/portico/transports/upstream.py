@@ -84,8 +84,7 @@ def _answer_ping(call: Call) -> Any:
         return None
     if call.method == "ping":
         return EmptyResult()
-    # The name is from the request and is sent back, so it must not be arbitrarily long.
-    raise MethodNotFound(f"Method not found: {call.method[:200]}")
+    raise MethodNotFound.of(call.method)
 
 
 def fill_missing_uri(call: Call, result: Raw) -> Raw:

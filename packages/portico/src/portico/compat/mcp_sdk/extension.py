@@ -168,7 +168,7 @@ class ExtensionService(Service):
     def _make_handler(self, binding: Any) -> Callable[[Call], Awaitable[Any]]:
         async def answer(call: Call) -> Any:
             if binding.protocol_versions is not None and call.protocol_version not in binding.protocol_versions:
-                raise MethodNotFound(f"Method not found: {call.method}")
+                raise MethodNotFound.of(call.method)
             params = _params(binding.params_type, call)
             return _encode_result(await binding.handler(create_sdk_context(call, self._server), params))
 

@@ -322,7 +322,7 @@ class TaskService(Service):
     async def _result(self, call: Call) -> Any:
         """Wait for the end of a task (2025-11-25), relaying its input requests to the waiting client."""
         if (call.protocol_version or FIRST_MODERN_VERSION) >= FIRST_MODERN_VERSION:
-            raise MethodNotFound(f"Method not found: {call.method}")
+            raise MethodNotFound.of(call.method)
         engine, named = await self._job(call)
         with _store_errors("the task cannot be read"):
             job = await InputRelay(call, engine, self._asked).wait(named.id)
@@ -334,7 +334,7 @@ class TaskService(Service):
         # Anonymous clients share an empty owner: a list would show each the tasks, and thereby the
         # ids, of all others.
         if (call.protocol_version or FIRST_MODERN_VERSION) >= FIRST_MODERN_VERSION or call.is_anonymous:
-            raise MethodNotFound(f"Method not found: {call.method}")
+            raise MethodNotFound.of(call.method)
         params = METHODS["tasks/list"].decode(call.params)
         cursors, whose = self._host.registry.cursors, owner_id(call)
         after = tasks_2025_11_25.parse_cursor(params.cursor, cursors, whose)
