@@ -67,7 +67,6 @@ from portico.server.policy.interfaces import (
 from portico.server.policy.settings import configure_access as configure_access
 from portico.server.registry.service import CompletionBinding as CompletionBinding, Component as Component
 from portico.server.results.service import ResultLimits as ResultLimits
-from portico.server.results.settings import READ_RESULT_TOOL as READ_RESULT_TOOL
 from portico.store.data_directory import resolve_data_directory as resolve_data_directory
 from portico.store.database import Database as Database, retry_until_ready as retry_until_ready
 from portico.store.event_bus import Subscription as Subscription

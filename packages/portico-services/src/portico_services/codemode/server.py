@@ -14,14 +14,14 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from portico import Server, ToolError
-from portico.extend import READ_RESULT_TOOL, Call, Handler, QualifiedName, get_capabilities, to_json
+from portico.extend import Call, Handler, QualifiedName, get_capabilities, to_json
 from portico.search import ToolSearchBase, add_find_tools
 from portico.types import LATEST_PROTOCOL_VERSION
 from portico_services.codemode.service import CodeMode, owner_key
 from portico_services.codemode.tool_catalog import ToolCatalog
 
 OWN_TOOLS = ("run", "describe_tools")
-LISTED_TOOLS = (*OWN_TOOLS, "find_tools", READ_RESULT_TOOL)
+LISTED_TOOLS = (*OWN_TOOLS, "find_tools", "read_result")
 OUTPUT_URI_PREFIX = "run://output/"
 INSTRUCTIONS = (
     "Only a few of this server's tools are listed. Find the others with find_tools: describe each step in a few words, "

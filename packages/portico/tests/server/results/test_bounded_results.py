@@ -28,7 +28,7 @@ from portico.server.results.reading import find_matches, parse_pattern
 from portico.server.results.service import RESULTS_OWNER, is_small
 from portico.server.results.shortening import parse_result, shorten_result
 from portico.server.results.storage import MAX_RESULT_BYTES
-from portico.server.results.token_estimate import estimate_tokens, fit_text
+from portico.server.results.token_estimate import MAX_TOKENS_PER_BYTE, estimate_tokens, fit_text
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 BUDGET = 2_000
@@ -343,6 +343,11 @@ def test_fitting_text_is_the_longest_prefix_within_the_budget(text: str, budget:
     end = fit_text(text, budget)
     assert estimate_tokens(text[:end]) <= budget
     assert end == len(text) or estimate_tokens(text[: end + 1]) > budget - 1
+
+
+@given(st.text(max_size=500))
+def test_no_text_has_more_tokens_than_its_size_allows(text: str) -> None:
+    assert estimate_tokens(text) <= MAX_TOKENS_PER_BYTE * len(text.encode()) + 1
 
 
 @given(json_values)

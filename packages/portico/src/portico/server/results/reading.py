@@ -24,7 +24,7 @@ from portico.server.results.json_text import (
     text_end,
 )
 from portico.server.results.storage import ResultStore, StoredResult
-from portico.server.results.token_estimate import estimate_binary, estimate_span, estimate_tokens
+from portico.server.results.token_estimate import MAX_TOKENS_PER_BYTE, estimate_binary, estimate_span, estimate_tokens
 from portico.text import truncate
 
 SCHEME = "result://"
@@ -110,8 +110,8 @@ async def _read_binary(
     if info.kind == "image" and whole and estimate_binary(info.size * 4 // 3 + 4, is_image=True) <= room:
         data = await store.read_bytes(stored, request.part)
         return [ImageContent(data=b64encode(data).decode(), mime_type=info.mime_type)]
-    # The least favourable weight of a base64 character is 1.2 tokens, and three bytes are four characters.
-    most = max(int(room / 1.2) // 4 * 3, 3)
+    # Three bytes are four characters of base64.
+    most = max(int(room / MAX_TOKENS_PER_BYTE) // 4 * 3, 3)
     data = bytes(await store.read_slice(stored, request.part, request.offset, min(request.limit or most, most)))  # type: ignore[arg-type]
     end = request.offset + len(data)
     rest = f"; continue with offset={end}" if end < info.size else ""

@@ -88,13 +88,13 @@ _HONOURING_CLIENTS = ("claude-code",)
 _UNKNOWN = "Unknown or expired result {}. Call the tool that returned it again."
 
 
-class _ListedTool(Struct, rename="camel"):
+class _BoundedTool(Struct, rename="camel"):
     name: str = ""
     output_schema: Any = None
     meta: Any = msgspec.field(default=None, name="_meta")
 
 
-_tool_decoder = msgspec.json.Decoder(_ListedTool)
+_tool_decoder = msgspec.json.Decoder(_BoundedTool)
 
 
 class Prepared(Struct):
@@ -133,7 +133,7 @@ class ResultLimits(Service):
         # Sessions without an id of their own, such as those on stdio.
         self._connections: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._task_tools: LruCache[str, str] = LruCache(MAX_REMEMBERED_TASKS)
-        self._listed: VisibleTools[dict[str, _ListedTool]] | None = None
+        self._listed: VisibleTools[dict[str, _BoundedTool]] | None = None
         self.tool(
             name=READ_RESULT_TOOL,
             annotations={"readOnlyHint": True, "openWorldHint": False},
@@ -245,7 +245,7 @@ class ResultLimits(Service):
         if definition is None:
             tool = await self._find_tool(call, name, result)
         else:
-            tool = _ListedTool(definition.name, definition.output_schema, definition.meta)
+            tool = _BoundedTool(definition.name, definition.output_schema, definition.meta)
         tokens, text_chars = self._budget(call, name, tool)
         if not tokens:
             return result
@@ -267,7 +267,7 @@ class ResultLimits(Service):
     async def _run(self, result: Any, fn: Callable[..., Any], *arguments: Any) -> Any:
         return fn(*arguments) if is_small(result, THREAD_BYTES) else await asyncio.to_thread(fn, *arguments)
 
-    async def _find_tool(self, call: Call, name: str | None, result: Any) -> _ListedTool | None:
+    async def _find_tool(self, call: Call, name: str | None, result: Any) -> _BoundedTool | None:
         """Return a tool as the caller sees it, in the format of the result."""
         if name is None or self._listed is None:
             return None
@@ -284,7 +284,7 @@ class ResultLimits(Service):
         tools = _index_tools(pages)
         return tools.get(name) or tools.get(canonical)
 
-    def _budget(self, call: Call, name: str | None, tool: _ListedTool | None) -> tuple[int, int]:
+    def _budget(self, call: Call, name: str | None, tool: _BoundedTool | None) -> tuple[int, int]:
         """Return the budget of a result in tokens, and the characters of text that the host accepts in any case."""
         settings = self.settings
         explicit = None if name is None else self._explicit_tokens(name)
@@ -446,8 +446,8 @@ def _hash(owner: str) -> str:
     return sha256(owner.encode(errors="replace")).hexdigest()
 
 
-def _index_tools(pages: Any) -> dict[str, _ListedTool]:
-    tools: dict[str, _ListedTool] = {}
+def _index_tools(pages: Any) -> dict[str, _BoundedTool]:
+    tools: dict[str, _BoundedTool] = {}
     page: ToolPage
     for page in pages:
         for entry in page.entries:
@@ -468,7 +468,7 @@ def _prepare(result: Any, tokens: int, text_chars: int, owner: str, key: bytes) 
     return Prepared(large, parts, create_id(key, owner, parts))
 
 
-def _create_validate(tool: _ListedTool | None, *, is_known: bool) -> Validate | None:
+def _create_validate(tool: _BoundedTool | None, *, is_known: bool) -> Validate | None:
     """Return a function that validates structured content, or None if the tool has no output schema."""
     schema = None if tool is None else tool.output_schema
     if schema is None:

@@ -254,7 +254,7 @@ def _add_chunks(tx: Transaction, rows: list[tuple[Any, ...]]) -> None:
     )
 
 
-class _Usage(Struct):
+class _StoredSize(Struct):
     id: str
     bytes: int
 
@@ -266,16 +266,18 @@ def _complete(
         _add_chunks(tx, rows)
     tx.execute("update portico_result set parts = ?, bytes = ?, is_complete = 1 where id = ?", (parts, size, key))
     own = tx.fetch_all(
-        _Usage, "select id, bytes from portico_result where owner = ? order by created_at desc", (owner,)
+        _StoredSize, "select id, bytes from portico_result where owner = ? order by created_at desc", (owner,)
     )
     _delete_beyond(tx, own, limits.max_bytes_per_caller, limits.max_results_per_caller, key)
     total = tx.fetch_one(int, "select cast(coalesce(sum(bytes), 0) as bigint) from portico_result")
     if total > limits.max_bytes:
-        everything = tx.fetch_all(_Usage, "select id, bytes from portico_result order by created_at desc")
+        everything = tx.fetch_all(_StoredSize, "select id, bytes from portico_result order by created_at desc")
         _delete_beyond(tx, everything, limits.max_bytes, None, key)
 
 
-def _delete_beyond(tx: Transaction, rows: list[_Usage], max_bytes: int, max_count: int | None, newest: str) -> None:
+def _delete_beyond(
+    tx: Transaction, rows: list[_StoredSize], max_bytes: int, max_count: int | None, newest: str
+) -> None:
     """Delete the oldest results beyond the limits, but not the newest."""
     total = 0
     for count, row in enumerate(rows, 1):

@@ -22,7 +22,7 @@ _WEIGHTS: tuple[tuple[bytes, float], ...] = (
     (bytes(range(0xF0, 0x100)), 3.0),
 )
 # No text has more estimated tokens per byte, so a smaller one needs no estimate.
-MAX_TOKENS_PER_BYTE = max(weight for _, weight in _WEIGHTS)
+MAX_TOKENS_PER_BYTE = 1.2
 # Estimated at a time, so that the estimate of a large text ends soon after its limit.
 _BLOCK_BYTES = 32 * 1024
 
