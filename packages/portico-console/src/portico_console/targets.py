@@ -26,7 +26,7 @@ from portico.protocol.notifications import LogMessageParams
 from portico.protocol.versions import FIRST_MODERN_VERSION, SUPPORTED_PROTOCOL_VERSIONS, ProtocolVersion
 from portico.rpc.call import Call, Handler, HandlerWrapper
 from portico.server.policy.interfaces import CONSOLE_CLIENT_NAME
-from portico.tokens import estimate_tokens
+from portico.tokens import tokens_from_bytes
 from portico.transports import importer
 from portico_console.message_log import MessageLog
 from portico_console.runs import ConsoleInputs, ConsoleRun, ConsoleRunResult, EventCallback, current_run, execute
@@ -457,7 +457,7 @@ def validate_protocol_version(revision: str | None) -> ProtocolVersion | None:
 
 def estimate_tool_tokens(tools: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Estimate the tokens that a model reads for each tool."""
-    return {str(tool.get("name")): estimate_tokens(msgspec.json.encode(tool)) for tool in tools}
+    return {str(tool.get("name")): tokens_from_bytes(len(msgspec.json.encode(tool))) for tool in tools}
 
 
 def as_handler(server: Any) -> Handler:

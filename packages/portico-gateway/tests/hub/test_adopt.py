@@ -144,7 +144,7 @@ def test_file_that_changed_since_is_not_overwritten(home: Path, capsys: pytest.C
     path.write_bytes(changed)
     assert run(["cursor", "--undo", "--write"]) == 1
     assert path.read_bytes() == changed
-    assert "was changed since" in capsys.readouterr().err
+    assert "was changed after it was adopted" in capsys.readouterr().err
 
 
 def test_invalid_file_is_left_alone(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -715,7 +715,7 @@ async def test_retry_after_is_honoured_for_safe_requests(serve: Serve, as_error:
         with pytest.raises((TransportError, ProtocolError)) as caught:
             await client.call_tool("t")
         assert caught.value.retry_after == 1.0  # type: ignore[union-attr]
-    assert (len(there.asked("tools/list")), len(there.asked("tools/call"))) == (2, 1)
+    assert (len(there.requests_for("tools/list")), len(there.requests_for("tools/call"))) == (2, 1)
 
 
 @pytest.mark.parametrize("as_error", [True, False])
@@ -726,7 +726,7 @@ async def test_retry_after_is_bounded(serve: Serve, as_error: bool, seconds: str
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url, timeout=timeout) as client:
         with pytest.raises((TransportError, ProtocolError)):
             await client.list_tools()
-    assert len(there.asked("tools/list")) == 1
+    assert len(there.requests_for("tools/list")) == 1
 
 
 @pytest.mark.parametrize("as_error", [True, False])
@@ -737,7 +737,7 @@ async def test_waiting_for_retry_after_can_be_cancelled(serve: Serve, as_error: 
         client = Client(there.url)
         async with client:
             cancelled, closed = (asyncio.ensure_future(client.list_tools()) for _ in range(2))
-            await wait_until(lambda: len(there.asked("tools/list")) == 2)
+            await wait_until(lambda: len(there.requests_for("tools/list")) == 2)
             cancelled.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await cancelled
@@ -751,7 +751,7 @@ async def test_rejections_without_retry_after_are_final(serve: Serve) -> None:
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url) as client:
         with pytest.raises(ProtocolError):
             await client.list_tools()
-    assert len(there.asked("tools/list")) == 1
+    assert len(there.requests_for("tools/list")) == 1
 
 
 # Becoming something else, and back

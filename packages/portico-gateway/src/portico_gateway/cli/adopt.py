@@ -94,7 +94,8 @@ def _adopt(client: str, config_file: ClientConfigFile, path: Path, arguments: ar
     _print(format_difference(path, text, after))
     if arguments.write:
         _replace(path, before, result)
-        _print(f"{client}: {', '.join(names)} now run through the hub; the old file is {path.name}{BACKUP_SUFFIX}")
+        verb = "runs" if len(names) == 1 else "run"
+        _print(f"{client}: {', '.join(names)} now {verb} through the hub; the old file is {path.name}{BACKUP_SUFFIX}")
 
 
 def _entries(document: Any, key: str) -> Iterator[tuple[tuple[str, ...], str, Any]]:

@@ -16,7 +16,7 @@ from portico.client.client import Client
 from portico.plugins import require_plugin
 from portico.protocol.errors import MethodNotFound, PorticoError, UsageError
 from portico.protocol.versions import SUPPORTED_PROTOCOL_VERSIONS
-from portico.tokens import estimate_tokens
+from portico.tokens import tokens_from_bytes
 
 MAX_LARGEST_TOOLS = 10
 # Findings shown without --verbose.
@@ -79,7 +79,7 @@ async def _summarize(client: Client) -> dict[str, Any]:
     info = client.server_info
     lists = {name: await _list_or_empty(getattr(client, f"list_{name}")) for name in _LISTS}
     tools = [msgspec.to_builtins(tool) for tool in lists["tools"]]
-    tokens_by_tool = {tool["name"]: estimate_tokens(msgspec.json.encode(tool)) for tool in tools}
+    tokens_by_tool = {tool["name"]: tokens_from_bytes(len(msgspec.json.encode(tool))) for tool in tools}
     largest = sorted(tokens_by_tool, key=lambda name: -tokens_by_tool[name])[:MAX_LARGEST_TOOLS]
     return {
         "name": info.name if info else None,
