@@ -3,11 +3,7 @@ from portico._options import expand_paths as expand_paths, validated_kwargs as v
 from portico.protocol.completion import MAX_COMPLETION_VALUES as MAX_COMPLETION_VALUES
 from portico.protocol.content import Result as Result
 from portico.protocol.errors import error_from_response as error_from_response
-from portico.protocol.json_depth import (
-    TOO_DEEP as TOO_DEEP,
-    decode_bounded as decode_bounded,
-    exceeds_depth as exceeds_depth,
-)
+from portico.protocol.json_depth import decode_bounded as decode_bounded, exceeds_depth as exceeds_depth
 from portico.protocol.meta import RequestParams as RequestParams
 from portico.protocol.methods import Method as Method, register_method as register_method
 from portico.protocol.pagination import Paginator as Paginator

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from portico.extend import TOO_DEEP, exceeds_depth
+from portico.extend import exceeds_depth
 from portico_services.contracts.definitions import ServerContract, ToolDefinitionSnapshot
 from portico_services.contracts.markdown import CodeFence, Heading, MarkdownTable, Subsection, parse_sections
 from portico_services.contracts.outcomes import UNDECLARED_OUTPUT_SCHEMA
@@ -160,7 +160,7 @@ def decode_json_block(fence: CodeFence) -> Any:
     # Checked before parsing: the recursive parser would fail with a RecursionError that depends on the caller's
     # stack.
     if exceeds_depth(fence.body):
-        raise InvalidJsonBlock(TOO_DEEP, fence.line)
+        raise InvalidJsonBlock("the JSON is nested too deeply", fence.line)
     try:
         # Python's parser accepts NaN and Infinity, which are not JSON.
         return json.loads(fence.body, parse_constant=_refuse)
