@@ -413,7 +413,7 @@ async def test_all_versions_of_a_tool_are_dressed() -> None:
 
 
 def test_profile_without_a_target_section_is_refused_for_other_servers() -> None:
-    with pytest.raises(UsageError, match=r"\[compat.target\] is missing"):
+    with pytest.raises(UsageError, match=r"add \[compat.target\]"):
         assembly.apply_compat(Server("mine"), assembly.read_settings("bossman", None))
 
 
