@@ -81,9 +81,9 @@ MIN_STRONG_SHARE, MIN_SIMILARITY = 0.35, 0.45
 MAX_CACHED_SCORES = 4096
 _POSITION_MASK = id_allocator.PLACES - 1
 
-# Weights of the features before FIRST_TEXT_FEATURE except those of answers, for each kind of memory: of a message that
-# does not follow a question, and of one that does.
-FeatureWeights = Sequence[tuple[tuple[float, ...], tuple[float, ...]]]
+# Weights of the features before FIRST_TEXT_FEATURE except those of answers, for each kind of memory, by the flag
+# FOLLOWS_QUESTION.
+FeatureWeights = Sequence[Mapping[int, tuple[float, ...]]]
 
 
 class ScoredMemory(NamedTuple):
@@ -142,12 +142,13 @@ class FeatureScorer:
         unit, alike_unit = 1 / (SCORE_SCALE << matches.shift), 1 / (SCORE_SCALE * self._everything)
         section_of, section_mask, section_unit = matches.section_scores.get, matches.section_masks.get, 1 / SCORE_SCALE
         # Integers of the packed matches are scaled once per candidate (`unit`) instead of once per feature.
+        dialogue, persons = (USER, ASSISTANT), (PERSON, TRANSCRIPT)
         results: list[float] = []
         for doc_id, _, author, kind, _, flags in candidates:
             (
                 of_words, of_head, of_around, of_further, of_before, of_after, of_before_two, of_best, of_share,
                 of_alike, of_named, of_named_head, of_company, of_own_share, of_section, of_section_share,
-            ) = weights[kind][flags & FOLLOWS_QUESTION != 0]  # fmt: skip
+            ) = weights[kind][flags & FOLLOWS_QUESTION]  # fmt: skip
             # Packed matches of the memory and of its neighbours.
             own, thread = get(doc_id, 0), doc_id >> id_allocator.POSITION_BITS
             head = shares[own >> head_shift & bits]
@@ -180,9 +181,9 @@ class FeatureScorer:
                 )
             # “What did you recommend” names the assistant, and any other query the user, in conversations whose authors
             # have no names. Otherwise the author must be one whom the query names.
-            if kind == about if kind in (USER, ASSISTANT) else author in authors:
+            if kind == about if kind in dialogue else author in authors:
                 score += of_named + of_named_head * head
-            elif kind in (PERSON, TRANSCRIPT) and doc_id >> id_allocator.SCOPE_SHIFT in scopes:
+            elif kind in persons and doc_id >> id_allocator.SCOPE_SHIFT in scopes:
                 score += of_company
             results.append(score)
         return results
@@ -237,11 +238,12 @@ def _weights() -> tuple[tuple[tuple[float, ...], ...], ...]:
     return tuple(column[:-1] for column in by_words), tuple(by_both)
 
 
-def _query_weights(weights: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the weights of the features before FIRST_TEXT_FEATURE, without and with those of answers."""
+def _query_weights(weights: Sequence[float]) -> dict[int, tuple[float, ...]]:
+    """Return the weights of the features before FIRST_TEXT_FEATURE, without and with those of answers, by the flag."""
     by_name = dict(zip(FEATURES[:FIRST_TEXT_FEATURE], weights, strict=False))
     additional = {_ANSWER_FEATURES[name]: by_name.pop(name) for name in _ANSWER_FEATURES}
-    return tuple(by_name.values()), tuple(value + additional.get(name, 0.0) for name, value in by_name.items())
+    of_answer = tuple(value + additional.get(name, 0.0) for name, value in by_name.items())
+    return {0: tuple(by_name.values()), FOLLOWS_QUESTION: of_answer}
 
 
 # Read once at import: 33 lines, and every search needs them.
