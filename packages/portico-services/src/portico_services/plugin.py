@@ -70,11 +70,24 @@ def store_histories() -> dict[str, Path]:
     }
 
 
+# Rules about the sections of a written specification.
+_SPECIFICATION_RULES = frozenset({"purpose", "undeclared", "examples"})
+
+
 def lint_tools(tools: list[dict[str, Any]], server: str, version: str, revision: str) -> list[dict[str, Any]]:
-    """Return the lint findings for tool definitions. Raises UsageError if a required package is missing."""
+    """Return the lint findings for the tools of any server. Raises UsageError if a required package is missing.
+
+    Use cases, notes and examples are requirements of a written specification, which most servers do not have, so these
+    findings are left out, and errors are warnings: `portico contracts lint` applies all rules.
+    """
     from portico_services.contracts import lint
     from portico_services.contracts.definitions import contract_from_tools
 
     # The definitions come from `tools/list`, so servers that were not written with Portico can be linted too.
     contract = contract_from_tools(tools, server=server, version=version, revision=revision)
-    return [msgspec.to_builtins(lint_tool) for lint_tool in lint.lint_tools(contract, contract.tools)]
+    findings = [msgspec.to_builtins(finding) for finding in lint.lint_tools(contract, contract.tools)]
+    return [
+        finding | {"severity": "warning" if finding["severity"] == "error" else finding["severity"]}
+        for finding in findings
+        if finding["rule"] not in _SPECIFICATION_RULES
+    ]

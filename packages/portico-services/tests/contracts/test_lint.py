@@ -7,10 +7,12 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from portico import Server
+from portico import Client, Server
+from portico_services import plugin
 from portico_services.contracts import invoker, service
 from portico_services.contracts.lint import lint_document, lint_tools
 from portico_services.contracts.markdown import escape_paragraphs
@@ -498,3 +500,17 @@ def test_alternatives_that_are_the_whole_again_take_no_longer(count: int) -> Non
     itself = {"description": "x", "anyOf": [{"$ref": "#/properties/text"}] * count}
     text = swapped(of, f'"text": {json.dumps(itself)}').replace("| `text` | string |", "| `text` | integer |")
     assert isinstance(lint_document(text), list)
+
+
+async def test_tools_of_servers_without_a_specification_have_no_errors() -> None:
+    server = Server("calculator")
+
+    @server.tool
+    def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    async with Client(server) as client:
+        tools = [msgspec.to_builtins(tool) for tool in await client.list_tools()]
+    findings = plugin.lint_tools(tools, "calculator", "1.0.0", "2026-07-28")
+    assert {(finding["severity"], finding["rule"]) for finding in findings} == {("warning", "vocabulary")}
