@@ -1,4 +1,4 @@
-"""A server in the words of FastMCP and of the official SDK, and tools in another shape."""
+"""A server written as for FastMCP or the official SDK, and transformed tools."""
 
 from portico import Context, Server, Tool, ToolError
 from portico.server.transforms import ArgTransform, forward
@@ -20,15 +20,18 @@ def search(q: str, limit: int = 10, key: str = "") -> list[str]:
     return [f"{q} {number}" for number in range(limit)]
 
 
-async def politely(query: str, **rest: object) -> list[str]:
-    """Search, and say please."""
-    found = await forward(query=query, **rest)
-    return [f"please: {one}" for one in found.structured_content]
+async def search_uppercase(query: str, **rest: object) -> list[str]:
+    """Search, and return uppercase titles."""
+    result = await forward(query=query, **rest)
+    return [title.upper() for title in result.structured_content]
 
 
-shape = {"q": ArgTransform(name="query", description="What to look for"), "key": ArgTransform(hide=True, default="k")}
-mcp.add(Tool.from_tool(search, name="look_up", description="Look something up.", transform_args=shape))
-mcp.add(Tool.from_tool(search, name="ask", transform_args=shape, transform_fn=politely))
+arguments = {
+    "q": ArgTransform(name="query", description="Words in the title"),
+    "key": ArgTransform(hide=True, default="k"),
+}
+mcp.add(Tool.from_tool(search, name="search_titles", description="Search titles.", transform_args=arguments))
+mcp.add(Tool.from_tool(search, name="search_loud", transform_args=arguments, transform_fn=search_uppercase))
 
 
 if __name__ == "__main__":

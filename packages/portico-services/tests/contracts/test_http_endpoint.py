@@ -15,7 +15,7 @@ from portico.protocol.json_depth import MAX_JSON_DEPTH
 from portico.server.policy import settings as access_settings
 from portico_services.contracts.http_endpoint import add_call_endpoint
 
-PATIENCE = 20.0
+TIMEOUT_SECONDS = 20.0
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ class Site:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await self.application(scope, receive, send)
         return sent[0]["status"], json.loads(b"".join(part.get("body", b"") for part in sent[1:]))
 
