@@ -38,7 +38,7 @@ def test_public_interface_is_within_its_budget() -> None:
     module = load_counts()
     counts = module.counts()
     assert int(counts["names in `portico`"]) <= 30
-    assert int(counts["names in `portico.extend`"]) <= 80
+    assert int(counts["names in `portico.extend`"]) <= 81
     assert int(counts["parameters of `Server`"]) <= 20
     assert int(counts["optional members of a Handler"]) <= 6
 

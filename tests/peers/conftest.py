@@ -49,6 +49,7 @@ SERVERS = {
     "small": f"{HERE / 'server.py'}:server",
     "changing": f"{HERE / 'server.py'}:server",
     "paged": f"{HERE / 'server.py'}:paged",
+    "bounded": f"{HERE / 'server.py'}:bounded",
 }
 # Whose state tests change, so that each test has one of its own.
 CHANGING = ("changing",)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from portico import Context, Server
+from portico.extend import ResultLimits
 
 server = Server("small", version="2.1.0", instructions="For tests.")
 # By itself, because the official client looks for the schema of a tool that it calls on the first page only.
@@ -165,3 +166,19 @@ def note() -> str:
 
 for number in range(10):
     paged.tool(name=f"tool_{number}")(was_stopped)
+
+
+bounded = Server("bounded", version="1.0.0")
+bounded.add(ResultLimits(2_000))
+
+
+@bounded.tool(structured_output=False)
+def long_text(size: int) -> str:
+    """Return a text of this many characters."""
+    return ("A line of the text.\n" * (size // 20 + 1))[:size]
+
+
+@bounded.tool
+def long_list(count: int) -> list[dict[str, str | int]]:
+    """Return this many records."""
+    return [{"id": at, "name": f"name {at}"} for at in range(count)]
