@@ -326,7 +326,7 @@ def test_structured_content_always_validates_or_the_result_is_an_error(value: di
     large = parse_result(result)
     assert large is not None
 
-    def validate(shorter: bytes) -> bool:
+    def validate(shorter: bytes, options: ShortenOptions | None = None) -> bool:
         return validator.is_valid(msgspec.json.decode(shorter))
 
     if not validate(data):

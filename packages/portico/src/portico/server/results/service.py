@@ -41,7 +41,7 @@ from portico.server.components.results import ToolResult
 from portico.server.context.current import CurrentCall
 from portico.server.policy.interfaces import RESULTS_OWNER
 from portico.server.registry.service import MethodHandler, Service
-from portico.server.results.json_text import MAX_PATH_CHARS
+from portico.server.results.json_text import MAX_PATH_CHARS, ShortenOptions
 from portico.server.results.reading import (
     MAX_ID_CHARS,
     MAX_OFFSET,
@@ -468,20 +468,35 @@ def _prepare(result: Any, tokens: int, text_chars: int, owner: str, key: bytes) 
     return Prepared(large, parts, create_id(key, owner, parts))
 
 
+# Keywords that a value may violate although a longer one does not.
+_RESTRICTING_KEYWORDS = tuple(
+    f'"{name}"'.encode()
+    for name in (
+        *("minItems", "minLength", "pattern", "format", "const", "enum", "contains", "minContains", "prefixItems"),
+        *("oneOf", "not", "if", "$dynamicRef", "contentEncoding", "contentSchema", "unevaluatedItems"),
+    )
+)
+
+
 def _create_validate(tool: _BoundedTool | None, *, is_known: bool) -> Validate | None:
     """Return a function that validates structured content, or None if the tool has no output schema."""
     schema = None if tool is None else tool.output_schema
     if schema is None:
         # The schema of an unknown tool cannot be obeyed, so nothing is shortened within it.
-        return None if is_known else lambda data: False
+        return None if is_known else lambda data, options: False
     try:
         validator = create_validator(schema)
     except SchemaError:
-        return lambda data: False
+        return lambda data, options: False
+    if validator.validator is None:
+        # jsonschema-rs is not installed. With all members and types, only these keywords can reject a shorter value.
+        encoded = jsonrpc.encode(schema)
+        is_open = not any(keyword in encoded for keyword in _RESTRICTING_KEYWORDS)
+        return lambda data, options: is_open and not options.members
 
-    def validate(data: bytes) -> bool:
+    def validate(data: bytes, options: ShortenOptions) -> bool:
         try:
-            return validator.validator is not None and validator.is_valid(msgspec.json.decode(data))
+            return validator.is_valid(msgspec.json.decode(data))
         except (SchemaError, msgspec.DecodeError, RecursionError):
             return False
 

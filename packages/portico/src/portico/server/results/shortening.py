@@ -62,8 +62,8 @@ _block_decoder = msgspec.json.Decoder(ContentBlock)
 _object_decoder = msgspec.json.Decoder(dict[str, Raw])
 _list_decoder = msgspec.json.Decoder(list[Raw])
 
-Validate = Callable[[bytes], bool]
-"Returns whether encoded structured content is valid."
+Validate = Callable[[bytes, ShortenOptions], bool]
+"Returns whether encoded structured content, shortened with these options, is valid."
 
 
 class Block(Struct):
@@ -252,7 +252,7 @@ def _shorten_structured(result: LargeResult, tokens: int, validate: Validate | N
         return None
     for options in _ATTEMPTS:
         shorter = shorten_json(data, tokens, options)
-        if shorter is not None and (validate is None or validate(shorter)):
+        if shorter is not None and (validate is None or validate(shorter, options)):
             return shorter
     return None
 
