@@ -22,8 +22,9 @@ SOURCES = {
     "portico_gateway": ROOT / "packages" / "portico-gateway" / "src" / "portico_gateway",
     "portico_services": ROOT / "packages" / "portico-services" / "src" / "portico_services",
 }
-# Folders of the SDK that handle requests; limits of the command line and the like are not listed.
-INPUT_FOLDERS = ("auth", "jsonschema", "protocol", "rpc", "server", "transports")
+# Folders of the SDK that handle requests, by page; limits of the command line and the like are not listed.
+PROTOCOL_FOLDERS = ("auth", "jsonschema", "protocol", "rpc", "transports")
+SERVER_FOLDERS = ("server",)
 # Tables of a settings file, and the class that reads each.
 TABLES = {
     "[auth]": "portico.auth.settings:AuthSectionSettings",
@@ -96,8 +97,8 @@ def comment_above(lines: list[str], index: int) -> str:
     return " ".join(line.removeprefix("# ") for line in lines[start:index]).replace("|", "\\|")
 
 
-def limits(package: str, title: str) -> str:
-    """Return the page of a package's limits."""
+def limits(package: str, title: str, folders: tuple[str, ...] = ("",)) -> str:
+    """Return the page of the limits in these folders of a package."""
     out = [
         f"# {title}",
         "",
@@ -111,7 +112,7 @@ def limits(package: str, title: str) -> str:
     root = SOURCES[package]
     for path in sorted(root.rglob("*.py")):
         module = str(path.relative_to(root))
-        if package == "portico" and not module.startswith(INPUT_FOLDERS):
+        if not module.startswith(folders):
             continue
         for constant in constants(path):
             out.append(f"| `{module}` | `{constant.name}` | {constant.value} | {constant.comment} |")
@@ -229,7 +230,8 @@ def default(field: msgspec.structs.FieldInfo) -> str:
 
 PAGES = {
     "error-codes.md": error_codes,
-    "limits.md": lambda: limits("portico", "Limits of the SDK"),
+    "limits.md": lambda: limits("portico", "Limits of the protocol and the transports", PROTOCOL_FOLDERS),
+    "server-limits.md": lambda: limits("portico", "Limits of servers", SERVER_FOLDERS),
     "gateway-limits.md": lambda: limits("portico_gateway", "Limits of the gateway"),
     "metrics.md": metrics,
     "settings.md": settings,

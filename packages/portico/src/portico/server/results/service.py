@@ -359,39 +359,30 @@ class ResultLimits(Service):
     async def read_result(
         self,
         id: Annotated[str, Meta(max_length=MAX_ID_CHARS, description="Id of the result, as in its summary")],
-        offset: Annotated[
-            int, Meta(ge=0, le=MAX_OFFSET, description="First character; with path: first element of an array")
-        ] = 0,
+        offset: Annotated[int, Meta(ge=0, le=MAX_OFFSET, description="First character, or element with path")] = 0,
         limit: Annotated[
-            int | None, Meta(ge=1, le=MAX_OFFSET, description="Maximum characters, elements, or matches")
-        ] = None,
+            int, Meta(ge=0, le=MAX_OFFSET, description="Maximum characters, elements or matches; 0: as many as fit")
+        ] = 0,
         path: Annotated[
-            str | None,
-            Meta(max_length=MAX_PATH_CHARS, description="Value in JSON: /items/0/name or items[0].name"),
-        ] = None,
+            str, Meta(max_length=MAX_PATH_CHARS, description="Value in JSON: $ for the whole, or items[0].name")
+        ] = "",
         pattern: Annotated[
-            str | None,
-            Meta(
-                max_length=MAX_PATTERN_CHARS,
-                description="Return the places that contain this text, ignoring case; * matches anything, | separates "
-                "alternatives",
-            ),
-        ] = None,
+            str, Meta(max_length=MAX_PATTERN_CHARS, description="Text to search, ignoring case; * is any text, | is or")
+        ] = "",
     ) -> ToolResult:
-        """Read more of a result that was shortened because of its size. Without path and pattern, returns the text from
-        an offset.
-        """
+        """Read more of a result that was shortened: text from an offset, a JSON value, or matches of a text."""
         call: Call = CurrentCall.call()
         found = await self._find(call, id)
         if found is None:
             raise ToolError(_UNKNOWN.format(repr(id[:MAX_ID_CHARS])), error_type="ResourceNotFound")
         stored, part = found
         tokens = self._budget(call, READ_RESULT_TOOL, None)[0] or DEFAULT_MAX_TOKENS
-        request = ReadRequest(part or 0, offset, limit, path, pattern)
+        # Empty values stand for absent ones: a nullable schema would cost every client more tokens.
+        request = ReadRequest(part or 0, offset, limit or None, path or None, pattern or None)
         size = stored.parts[request.part].bytes if request.part < len(stored.parts) else 0
         try:
             # A path needs the whole document in memory.
-            async with self._large if path is not None and size > THREAD_BYTES else _NO_SLOT:
+            async with self._large if path and size > THREAD_BYTES else _NO_SLOT:
                 return ToolResult(content=await read_piece(self._store, stored, request, tokens))
         except StoreError as failure:
             log.warning("a stored result could not be read: %s", failure)

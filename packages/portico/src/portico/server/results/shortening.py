@@ -310,10 +310,10 @@ def _describe_shorter(data: bytes) -> tuple[str, str]:
     span = whole_span(data)
     if kind_of(data, span) == "array":
         count = sum(1 for _ in iter_elements(data, span))
-        return f"the first {count:,} elements shown", f'path="", offset={count}'
+        return f"the first {count:,} elements shown", f'path="$", offset={count}'
     largest = max(iter_elements(data, span), key=lambda item: item.end - item.start, default=None)
     if largest is None or largest.key is None:
-        return "not shown", 'path=""'
+        return "not shown", 'path="$"'
     return "shortened", f"path={one_line('/' + largest.key.replace('~', '~0').replace('/', '~1'), 60)!r}"
 
 
