@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import random
 import shutil
 import signal
@@ -325,6 +326,29 @@ async def test_idle_server_stops_and_starts_again(hub: Hub, hub_directory: Path)
         assert (await host.request("tools/list"))["result"]["tools"]
         assert not list(next(iter(hub.sessions.values())).processes())
         assert (await host.call("about"))["pid"] != pid
+
+
+@pytest.mark.result_budget
+@pytest.mark.parametrize("shared", ["true", "false"])
+async def test_results_are_shortened_once_and_read_by_their_host(hub: Hub, hub_directory: Path, shared: str) -> None:
+    (hub_directory / "hub.toml").write_text(f"[server.server]\nshared = {shared}\nmax_result_tokens = 1000\n")
+    async with attached_host() as host:
+        names = [tool["name"] for tool in (await host.request("tools/list"))["result"]["tools"]]
+        assert [name for name in names if "read_result" in name] == ["read_result"]
+        result = (await host.request("tools/call", {"name": "echo", "arguments": {"text": "word " * 20_000}}))["result"]
+        assert len(str(result)) < 10_000
+        id = re.search(r"result://([\w-]+)", str(result))
+        assert id is not None
+        rest = await host.request("tools/call", {"name": "read_result", "arguments": {"id": id[1], "offset": 50_000}})
+        assert "word word" in str(rest["result"]["content"]) and not rest["result"].get("isError")
+
+
+@pytest.mark.result_budget
+async def test_hub_setting_turns_the_result_budget_off(hub: Hub, hub_directory: Path) -> None:
+    (hub_directory / "hub.toml").write_text("[server.server]\nmax_result_tokens = 0\n")
+    async with attached_host() as host:
+        result = (await host.request("tools/call", {"name": "echo", "arguments": {"text": "word " * 40_000}}))["result"]
+        assert len(str(result)) > 200_000
 
 
 async def test_known_server_is_started_by_its_first_call(hub: Hub) -> None:

@@ -222,7 +222,7 @@ FORMS: dict[str, CommandSpec] = {
         (
             argument("action", choices=("explain", "test"), metavar="ACTION"),
             argument("file", "file", metavar="FILE", help="gateway.toml"),
-            argument("expectations", "file", nargs="*", metavar="TESTS", help="more files of tests"),
+            argument("expectations", "file", nargs="*", metavar="TESTS", help="additional test files"),
         ),
         {
             "": (

@@ -142,20 +142,12 @@ class Hub:
         shared = {command.name: await self._share(command) for command in commands if command.is_shared}
         attachment = _Attachment(list(shared.values()))
         client = HostClient()
-        if len(commands) == 1 and shared:
-            gateway = next(iter(shared.values())).gateway
-        else:
-            servers = [(command, shared[command.name].gateway if command.is_shared else None) for command in commands]
-            gateway = ServerGateway(servers, client, self._cache)
-            attachment.lifespan = LifespanTask(gateway.lifespan)
-            await attachment.lifespan.entered
-        own = attachment.lifespan is not None
-        session = HostSession(
-            gateway,
-            request.names,
-            request.pid,
-            lambda: self.start_task(gateway.announce_roots()) if own else None,
-        )
+        # Each host has a gateway, also in front of a shared process: its results and subscriptions are its own.
+        servers = [(command, shared[command.name].gateway if command.is_shared else None) for command in commands]
+        gateway = ServerGateway(servers, client, self._cache)
+        attachment.lifespan = LifespanTask(gateway.lifespan)
+        await attachment.lifespan.entered
+        session = HostSession(gateway, request.names, request.pid, lambda: self.start_task(gateway.announce_roots()))
         client.session = session
         self.sessions[session] = gateway
         return session, attachment
@@ -172,7 +164,13 @@ class Hub:
         async with self._opening:
             shared = self._shared.get(command.key)
             if shared is None:
-                gateway = ServerGateway([(command, None)], NoClient(), self._cache)
+                gateway = ServerGateway(
+                    # The gateway of each host shortens results, and stores them for that host.
+                    [(command, None)],
+                    NoClient(),
+                    self._cache,
+                    max_result_tokens=0,
+                )
                 shared = _SharedServer(gateway, LifespanTask(gateway.lifespan))
                 await shared.lifespan.entered
                 self._shared[command.key] = shared

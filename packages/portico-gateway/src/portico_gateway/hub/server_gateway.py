@@ -75,9 +75,11 @@ class ServerGateway(Gateway):
         servers: Sequence[tuple[ServerCommand, ServerGateway | None]],
         client: SessionClient,
         catalog_cache: CatalogCache,
+        *,
+        max_result_tokens: int | None = None,
     ) -> None:
         names = [command.name for command, _ in servers]
-        super().__init__(name="-".join(names)[:64])
+        super().__init__(name="-".join(names)[:64], max_result_tokens=max_result_tokens)
         self.servers = [command for command, _ in servers]
         self._catalog_cache = catalog_cache
         self.used_at = time.monotonic()
@@ -87,6 +89,7 @@ class ServerGateway(Gateway):
                 if shared is None
                 else InProcessTarget(_AttachedHandler(shared))
             )
+            tokens = command.settings.max_result_tokens
             options = {
                 "timeout": command.settings.timeout,
                 "isolation": "shared",
@@ -94,6 +97,7 @@ class ServerGateway(Gateway):
                 "max_connections": MAX_SHARED_CONNECTIONS if command.is_shared else 1,
                 "max_name_length": MAX_NAME_CHARS,
                 **({"prefix": ""} if len(servers) == 1 else {}),
+                **({} if tokens is None else {"max_result_tokens": tokens}),
             }
             self._add_upstream(replace(make_upstream_settings(command.name, target, options), is_lazy=True))
             self._router.upstreams[command.name].connections.client = client

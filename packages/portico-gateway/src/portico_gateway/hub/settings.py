@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from portico._options import check_table, parse_duration
 from portico.protocol.errors import UsageError
 from portico.secret_references import SecretResolver
+from portico.server.results.settings import check_tokens
 from portico.settings_file import locate_errors, read_tables, unknown_key, wrong_value
 from portico_gateway.hub.stateless_servers import is_stateless
 
@@ -41,6 +42,7 @@ class _ServerTable(TypedDict, total=False):
     shared: bool
     idle_timeout: float | str
     timeout: float | str
+    max_result_tokens: int
 
 
 class HubServerSettings(Struct, frozen=True, kw_only=True):
@@ -53,6 +55,8 @@ class HubServerSettings(Struct, frozen=True, kw_only=True):
     shared: bool | None = None
     idle_timeout: float = DEFAULT_IDLE_SECONDS
     timeout: float = DEFAULT_TIMEOUT_SECONDS
+    # Budget of a tool's result in estimated tokens; 0 for no limit, None for the budget of gateways.
+    max_result_tokens: int | None = None
 
 
 class AttachRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,6 +115,8 @@ def _parse_server(name: str, table: Any, secrets: SecretResolver) -> HubServerSe
     check_table(section, table, _ServerTable)
     if "args" in table and "command" not in table:
         raise UsageError(f"{section}: args requires a command")
+    if "max_result_tokens" in table:
+        check_tokens(f"{section}: max_result_tokens", table["max_result_tokens"])
     command = (table["command"], *table.get("args", ())) if "command" in table else None
     durations = {
         key: parse_duration(f"{section}: {key}", table[key], MAX_DURATION_SECONDS)
@@ -123,6 +129,7 @@ def _parse_server(name: str, table: Any, secrets: SecretResolver) -> HubServerSe
         env=secrets.resolve_all(table.get("env", {})),
         cwd=None if cwd is None else os.path.abspath(os.path.expanduser(cwd)),
         shared=table.get("shared"),
+        max_result_tokens=table.get("max_result_tokens"),
         **durations,
     )
 

@@ -63,7 +63,7 @@ class ResultSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def check_tokens(what: str, tokens: int) -> int:
     """Return a budget. Raises UsageError if it leaves no room for the summary."""
-    if 0 < tokens < MIN_TOKENS:
+    if tokens and tokens < MIN_TOKENS:
         raise UsageError(f"{what} must be 0 for no limit, or at least {MIN_TOKENS}, got {tokens}")
     return tokens
 
