@@ -71,7 +71,7 @@ def test_show_prints_the_file_with_its_comments(name: str) -> None:
         (["serve", "--profile", "subcogg"], "unknown profile 'subcogg' (did you mean 'subcog'?)"),
         (
             ["serve", "--profile", "subcog", "examples/hello.py"],
-            "these settings apply to Portico's built-in services",
+            "a profile for the built-in services cannot be applied to another server",
         ),
     ],
 )

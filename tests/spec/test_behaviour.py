@@ -1333,7 +1333,8 @@ async def test_every_post_of_a_client_takes_json_and_events(revision: str) -> No
     server = small()
 
     async def seen(call: Call) -> Any:
-        if call.headers is not None:
+        # `initialize` has no version yet; the server describes itself with the call of that request.
+        if call.headers is not None and call.method != "server/discover":
             heads.append(dict(call.headers))
         return await server(call)
 

@@ -188,7 +188,7 @@ def test_dev_without_the_console_package_serves_and_names_it(file: Path, tmp_pat
     try:
         assert child.stderr is not None
         first, second = child.stderr.readline(), child.stderr.readline()
-        assert "portico[console]" in second
+        assert "Console: not installed; install it with pip install " in second
         url = first.split()[-1]
         with SyncClient(url) as client:
             assert client.call_tool("tool_1").text == "a1"

@@ -10,7 +10,7 @@ import portico_console
 
 PAGE = Path(portico_console.__file__).parent / "static"
 SCRIPTS = sorted(PAGE.rglob("*.js"))
-FIRST, ALL = 140_000, 230_000
+FIRST, ALL = 140_000, 240_000
 IMPORTED = re.compile(r'from "(\.[^"]+)"')
 # Each of them makes markup or code from a text.
 SINKS = re.compile(
@@ -35,7 +35,7 @@ def weight(paths: Iterable[Path]) -> int:
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
-def test_the_first_view_is_below_140_kilobytes_and_all_of_it_below_230() -> None:
+def test_the_first_view_is_below_140_kilobytes_and_all_of_it_below_240() -> None:
     html = (PAGE / "index.html").read_text("utf-8")
     named = {PAGE / name for name in re.findall(r'"/console/([^"]+)"', html)}
     first = named | loaded(*(one.relative_to(PAGE).as_posix() for one in named if one.suffix == ".js"))

@@ -45,7 +45,8 @@ def make_proxy(about: dict[str, Any], entry: dict[str, Any]) -> Gateway:
     """Return a gateway with one upstream whose component names are not prefixed."""
     from portico_gateway.gateway.gateway import Gateway
 
-    gateway = Gateway(**about)
+    # A bridge to one server has its components and no others, so it shortens no results.
+    gateway = Gateway(**about, max_result_tokens=0)
     gateway.add_upstream("upstream", entry, prefix="")
     return gateway
 

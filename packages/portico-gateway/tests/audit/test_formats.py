@@ -93,7 +93,7 @@ async def test_exported_audit_can_be_verified(audit: Audit, tmp_path: Path) -> N
         ([rows[0], rows[2], rows[1], *rows[3:]], "reordered: record 2"),
         ([rows[0], rows[1].replace('"ok"', '"no"'), *rows[2:]], "changed: record 2"),
         ([*rows[:3], rows[2], *rows[3:]], "inserted: record 3"),
-        ([*rows[:4], *rows[6:]], "cut off: record 5"),
+        ([*rows[:4], *rows[6:]], "truncated: record 5"),
         ([*rows[:2], "{no json\n", *rows[2:]], "changed: line 3"),
     ):
         file.write_text("".join(bent))

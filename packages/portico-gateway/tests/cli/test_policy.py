@@ -143,7 +143,9 @@ async def test_rules_of_a_config_hold_for_any_target(target: str, tmp_path: Path
     what = [str(server)] if target else ["--services", "tasks", "--data", str(tmp_path)]
     words = [sys.executable, "-m", "portico", "serve", *what, "--config", str(rules)]
     async with Client(words, timeout=60) as client:
-        assert [one.name for one in await client.list_tools()] == [allowed.partition(".")[2]]
+        names = [one.name for one in await client.list_tools()]
+    # Rules do not apply to the tool that reads shortened results of the caller.
+    assert [name for name in names if name != "read_result"] == [allowed.partition(".")[2]]
 
 
 def test_scripts_of_the_code_face_are_reported_which_rule_they_need(

@@ -102,7 +102,7 @@ def test_nothing_is_sent_that_does_not_fit(portico: Portico) -> None:
 @pytest.mark.parametrize(
     "words, sentence",
     [
-        (["list", "nonsense", "x"], "unrecognized arguments: x"),
+        (["list", "tools", "x", "y"], "unrecognized arguments: y"),
         (["list", "tools"], "the following arguments are required: TARGET"),
         (["call", "x"], "the following arguments are required: TOOL"),
         (["list", "tools", "--"], "expected a command after --"),

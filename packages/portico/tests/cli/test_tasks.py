@@ -26,7 +26,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.delenv("PORTICO_STORE", raising=False)
 
     def run(*words: str, stdin: str = "", fails: int = 0, plain: bool = False) -> Any:
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
         status = 0
         try:
             main(["items", *words, "--format", "table" if plain else "jsonl"])

@@ -27,7 +27,12 @@ from portico_services.contracts import loader, lockfile as lock, spec_parser
 from portico_services.contracts.codegen.client_model import build_client_model
 from portico_services.contracts.codegen.python import generate_python
 from portico_services.contracts.codegen.typescript import generate_typescript
-from portico_services.contracts.definitions import ServerContract, ToolDefinitionSnapshot, contract_from_tools
+from portico_services.contracts.definitions import (
+    ServerContract,
+    ToolDefinitionSnapshot,
+    contract_from_tools,
+    is_result_reader,
+)
 from portico_services.contracts.diff import ContractChange, ContractDiff, VersionCheck, diff_contracts, migration_guide
 from portico_services.contracts.lint import LintFinding, lint_components, lint_document, lint_tools
 from portico_services.contracts.lockfile import LockfileDrift
@@ -304,7 +309,8 @@ async def list_components(client: Client) -> tuple[PinnedComponent, ...]:
     for kind, listed in lists.items():
         # Some servers declare capabilities that they do not implement.
         with suppress(MethodNotFound):
-            results += components_from_list(kind, map(msgspec.to_builtins, await listed()))
+            entries = map(msgspec.to_builtins, await listed())
+            results += components_from_list(kind, (entry for entry in entries if not is_result_reader(entry)))
     return tuple(results)
 
 

@@ -187,6 +187,8 @@ def contract_from_tools(
     tools: dict[str, ToolDefinitionSnapshot] = {}
     used_names: set[str] = set()
     for entry in listed:
+        if is_result_reader(entry):
+            continue
         if isinstance(entry, Mapping) and isinstance(entry.get("name"), str) and entry["name"] not in tools:
             # Names are assigned in listing order, so the same list always gives the same invocation names.
             tool = definition_from_tool(entry, server, used_names)
@@ -195,6 +197,12 @@ def contract_from_tools(
     return ServerContract(
         server=server, version=version, revision=revision, instructions=instructions, tools=tuple(tools.values())
     )
+
+
+def is_result_reader(entry: Any) -> bool:
+    """Return whether a listed component only reads shortened results, which is not part of a contract."""
+    meta = entry.get("_meta") if isinstance(entry, Mapping) else None
+    return isinstance(meta, Mapping) and meta.get("portico/results") is True
 
 
 def definition_from_tool(

@@ -652,7 +652,7 @@ async def test_a_foreign_schema_may_go_with_the_context() -> None:
         assert await text_of(server, name, {"count": 1}) == "1 2026-07-28"
 
 
-async def test_tool_with_custom_schema_may_return_an_explicit_result() -> None:
+async def test_a_foreign_schema_may_return_an_explicit_result() -> None:
     server = Server("s")
 
     @server.tool(input_schema=FOREIGN)

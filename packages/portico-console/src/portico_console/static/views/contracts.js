@@ -54,7 +54,8 @@ function showDiff(said) {
 async function lintAll(app, place) {
   await within(place, async () => {
     const { items } = await app.items("tools");
-    const queue = items.map((tool) => tool.name).slice(0, 500);
+    // The tool that reads shortened results belongs to no contract.
+    const queue = items.filter((tool) => !tool._meta?.["portico/results"]).map((tool) => tool.name).slice(0, 500);
     const findings = [];
     let done = 0;
     const total = queue.length;

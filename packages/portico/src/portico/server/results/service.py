@@ -56,6 +56,7 @@ from portico.server.results.settings import (
     MAX_RESULT_SIZE_CHARS,
     MAX_RESULT_SIZE_META_KEY,
     READ_RESULT_TOOL,
+    RESULTS_META_KEY,
     ResultSettings,
     parse_options,
 )
@@ -137,11 +138,16 @@ class ResultLimits(Service):
         self.tool(
             name=READ_RESULT_TOOL,
             annotations={"readOnlyHint": True, "openWorldHint": False},
+            meta={RESULTS_META_KEY: True},
             structured_output=False,
         )(self.read_result)
-        self.resource(SCHEME + "{+id}", name="complete-result", description="Complete result of a tool", security=None)(
-            self.read_resource
-        )
+        self.resource(
+            SCHEME + "{+id}",
+            name="complete-result",
+            description="Complete result of a tool",
+            meta={RESULTS_META_KEY: True},
+            security=None,
+        )(self.read_resource)
 
     def configure(self, settings: ResultSettings) -> None:
         """Replace the settings. Can be called while the server is running."""

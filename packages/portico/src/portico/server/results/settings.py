@@ -27,6 +27,8 @@ DEFAULT_MAX_TOKENS = 20_000
 MIN_TOKENS = 500
 
 # Claude Code accepts longer texts of a tool with this member in its `_meta`, up to a maximum.
+# Marks the tool and the resource template that read stored results: they are not part of the contract of a server.
+RESULTS_META_KEY = "portico/results"
 MAX_RESULT_SIZE_META_KEY = "anthropic/maxResultSizeChars"
 MAX_RESULT_SIZE_CHARS = 500_000
 # Characters of a text that is cheap to encode, such as prose and code.

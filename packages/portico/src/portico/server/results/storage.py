@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import shutil
-import tempfile
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
@@ -110,7 +108,7 @@ class ResultStore:
                 if self._database is None:
                     url = named_store(self._url()) or process_store()
                     if url is None or url in ("", "sqlite://", ":memory:"):
-                        self._temporary = tempfile.mkdtemp(prefix="portico-results-")
+                        self._temporary = _make_directory(prefix="portico-results-")
                         url = str(Path(self._temporary) / "results.db")
                     database: Database = await database_module.Database(url).open()
                     try:
@@ -127,7 +125,7 @@ class ResultStore:
             await database.close()
         folder, self._temporary = self._temporary, None
         if folder is not None:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            await asyncio.to_thread(_remove_directory, folder)
 
     async def put(self, owner: str, id: str, parts: list[Part]) -> StoredResult:
         """Store a result. Storing the same one again only renews it. Raises StoreError."""
@@ -301,3 +299,18 @@ def _read_chunk(tx: Transaction, key: str, part: int, number: int) -> _Chunk | N
         "select number, chars, data, mac from portico_result_chunk where result = ? and part = ? and number = ?",
         (key, part, number),
     )
+
+
+# Only servers without a store need these modules, and only once a result was too large.
+
+
+def _make_directory(prefix: str) -> str:
+    import tempfile
+
+    return tempfile.mkdtemp(prefix=prefix)
+
+
+def _remove_directory(path: str) -> None:
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
