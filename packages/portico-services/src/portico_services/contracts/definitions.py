@@ -201,8 +201,11 @@ def contract_from_tools(
 
 def is_result_reader(entry: Any) -> bool:
     """Return whether a listed component only reads shortened results, which is not part of a contract."""
-    meta = entry.get("_meta") if isinstance(entry, Mapping) else None
-    return isinstance(meta, Mapping) and meta.get("portico/results") is True
+    if not isinstance(entry, Mapping) or not isinstance(meta := entry.get("_meta"), Mapping):
+        return False
+    # The marker alone would let a server hide any tool from its lock file.
+    is_own = entry.get("name") == "read_result" or entry.get("uriTemplate") == "result://{+id}"
+    return is_own and meta.get("portico/results") is True
 
 
 def definition_from_tool(
