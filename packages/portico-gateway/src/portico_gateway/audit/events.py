@@ -301,9 +301,8 @@ class AuditEventEncoder:
         owner, name = passage.component or ("", "")
         principal, client = call.principal, call.client
         if call.method != "tools/call" or not name:
-            # Clients put secrets into URIs and misspelled names; names of existing tools come from the server and are
+            # Clients put secrets into URIs and misspelled names. Names of existing tools come from the server and are
             # safe.
-            # The name of an existing tool is known; any other name may have been invented by a client.
             exposed_name = self._policy.name(exposed_name)
             name = self._policy.name(name) if name else exposed_name
         return AuditEvent(

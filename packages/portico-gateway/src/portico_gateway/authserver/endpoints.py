@@ -77,9 +77,8 @@ class OAuthEndpoints:
                 )
             )
         root = self._logins.root
-        # Clients build the metadata URL with the issuer's path before or after the well-known path (RFC 8414, section
-        # 3.1;
-        # OpenID Connect Discovery, section 4.1), and a reverse proxy may strip the path. Serve all forms.
+        # Clients build the metadata URL with the issuer's path before the well-known path (OpenID Connect Discovery,
+        # section 4.1) or after it (RFC 8414, section 3.1), and a reverse proxy may strip the path. Serve all forms.
         paths = {path + end for path in WELL_KNOWN_PATHS for end in ("", root)} | {root + WELL_KNOWN_PATHS[1]}
         return [*self._logins.mount_routes(own), *(CustomRoute("GET", path, self.metadata) for path in sorted(paths))]
 

@@ -15,9 +15,8 @@ from portico.store.errors import StoreError
 from portico_gateway.authserver.server import AuthorizationServer
 from portico_gateway.authserver.signing_keys import SigningKeySet
 
-# Another process may have just created a key, so an unknown key ID triggers a read of the store. The interval keeps
-# forged
-# key IDs from causing a read for each request.
+# Another process may have just created a key, so an unknown key ID triggers a read of the store. The interval
+# prevents a read for each request with a forged key ID.
 _KEY_REFRESH_SECONDS = 5.0
 
 

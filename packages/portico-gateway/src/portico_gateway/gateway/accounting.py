@@ -57,9 +57,8 @@ FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 5.0, 60.0
 MAX_RETRY_AFTER_SECONDS = 300.0
 # Maximum breakers of single callers. The least recently used is dropped, which costs one request to the upstream.
 MAX_CALLER_BREAKERS = 1000
-# Number of callers that fail, without a success of any caller in between, before the failure is attributed to the
-# upstream.
-# One caller with a bad token or a hostile argument must not be able to open the breaker for all others.
+# Number of callers that fail, without a success of any caller in between, before the upstream itself is considered
+# failing. One caller with a bad token or a hostile argument must not be able to open the breaker for all others.
 MIN_INDEPENDENT_CALLERS = 3
 
 log = logging.getLogger("portico.gateway")

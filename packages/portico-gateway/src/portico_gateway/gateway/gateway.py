@@ -94,9 +94,8 @@ class Gateway(Server):
     names are prefixed with the alias of their upstream.
     """
 
-    # Seconds that the first list of a new gateway waits for upstreams that were never listed. Set it before the gateway
-    # is
-    # created; later lists include upstreams that were listed in the meantime.
+    # Seconds that the first list of a new gateway waits for upstreams that were never listed. Later lists include those
+    # that answered in the meantime. Set it before the gateway is created.
     first_list_seconds: float = 2.0
     # Budget of a tool's result in estimated tokens. Set it before the gateway is created; 0 for no limit.
     max_result_tokens: int = DEFAULT_MAX_TOKENS
