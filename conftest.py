@@ -54,13 +54,6 @@ for name, examples in (("default", 50), ("storm", 1000)):
 hypothesis.settings.load_profile("storm" if os.environ.get("STORM") == "1" else "default")
 
 
-@pytest.fixture(autouse=True)
-def without_result_budget(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let gateways of this process list the components of their upstreams only, except in tests of the budget."""
-    if find_spec("portico_gateway") is not None and request.node.get_closest_marker("result_budget") is None:
-        monkeypatch.setattr("portico_gateway.gateway.gateway.Gateway.max_result_tokens", 0)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: selection.scheduling_rank(item.path))
     for item in items:

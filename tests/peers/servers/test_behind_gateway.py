@@ -17,6 +17,7 @@ from portico_gateway import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+TIMEOUT_SECONDS = 30.0
 ERAS = ("2025-11-25", "2026-07-28")
 
 
@@ -57,8 +58,11 @@ async def test_requests_of_the_everything_server_reach_the_client(revision, tran
 async def test_several_servers_are_called_through_one_gateway(revision, servers, tmp_path):
     filesystem = [*servers.command("filesystem")[:-1], str(tmp_path)]
     behind = {"files": filesystem, "memory": servers.command("memory")[:-1], "python": servers.command("official")}
-    async with Client(Gateway(behind), protocol_version=revision) as client:
-        aliases = {tool.name.partition("_")[0] for tool in await client.list_tools()}
+    gateway = Gateway(behind, max_result_tokens=0)
+    async with Client(gateway, protocol_version=revision) as client:
         assert str(tmp_path) in (await client.call_tool("files_list_allowed_directories")).text
         assert "entities" in (await client.call_tool("memory_read_graph")).structured
+        # The first list does not wait long for a server that starts slowly.
+        await gateway.wait_until_listed(TIMEOUT_SECONDS)
+        aliases = {tool.name.partition("_")[0] for tool in await client.list_tools()}
     assert aliases == {"files", "memory", "python"}

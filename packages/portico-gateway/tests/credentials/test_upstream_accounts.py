@@ -108,7 +108,7 @@ def place(stand: Stand, upstream_issuer: str) -> Any:
     async def standing(store: str | None = None, **auth: Any) -> AsyncIterator[Place]:
         port = free_port()
         url = f"http://127.0.0.1:{port}/mcp"
-        gateway = Gateway(name="desk", store=store or "sqlite://")
+        gateway = Gateway(name="desk", store=store or "sqlite://", max_result_tokens=0)
         gateway.add_upstream(
             "notes", url, auth={"type": "user_account", "scopes": ["notes"], "display_name": "The notes", **auth}
         )
@@ -272,7 +272,7 @@ async def test_users_of_another_issuer_log_in_at_connect_pages(login_issuer: str
     """Tokens come from the company's own issuer; `[auth.login]` says that this is where our pages send people too."""
     port, home = free_port(), f"http://127.0.0.1:{free_port()}"
     url = f"http://127.0.0.1:{port}/mcp"
-    gateway = Gateway(name="desk", store="sqlite://")
+    gateway = Gateway(name="desk", store="sqlite://", max_result_tokens=0)
     gateway.add_upstream("notes", url, auth={"type": "user_account", "scopes": ["notes"]})
     login = {"issuer": login_issuer, "client_id": "portico", "client_secret": "known to both"}
     said = {"auth": {"public_url": home, "issuers": [login_issuer], "required_scopes": ["desk"], "login": login}}

@@ -113,7 +113,7 @@ async def between(service: TokenService, **auth: Any) -> AsyncIterator[tuple[str
         """What one person has."""
         return "anna's"
 
-    gateway = Gateway(name="gateway", auth=know)
+    gateway = Gateway(name="gateway", auth=know, max_result_tokens=0)
     gateway.add_upstream("up", url, auth=auth)
     async with served(upstream, port), served(gateway) as here:
         yield here, url
@@ -185,7 +185,7 @@ async def test_an_api_of_a_document_is_shown_the_same_credentials(
     (tmp_path / "gateway.toml").write_text(
         f'[upstream.crm]\nopenapi = "crm.json"\nurl = "{api}"\nauth = {{ type = "{kind}"{more} }}\n'
     )
-    gateway = Gateway.load(tmp_path / "gateway.toml")
+    gateway = Gateway.load(tmp_path / "gateway.toml", max_result_tokens=0)
     gateway.auth = ResourceServer(know)
     audience = f"@{api}" if kind == "token_passthrough" else ""
     expected = {
@@ -281,9 +281,9 @@ async def test_client_headers_are_not_forwarded_by_default(service: TokenService
 )
 def test_invalid_upstream_auth_raises_usage_error(auth: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
-        Gateway().add_upstream("up", "https://up.example/mcp", auth=auth)
+        Gateway(max_result_tokens=0).add_upstream("up", "https://up.example/mcp", auth=auth)
 
 
 def test_credentials_are_for_servers_at_a_url() -> None:
     with pytest.raises(UsageError, match="with a url"):
-        Gateway().add_upstream("up", ["server"], auth={"type": "static_header", "value": "x"})
+        Gateway(max_result_tokens=0).add_upstream("up", ["server"], auth={"type": "static_header", "value": "x"})

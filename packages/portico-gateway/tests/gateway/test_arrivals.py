@@ -62,8 +62,8 @@ async def until_there(client: Client, listening: Any, name: str) -> None:
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 async def test_added_upstream_is_notified(revision: Any, nested: bool) -> None:
-    inner = Gateway({"a": small("a")})
-    outer = Gateway({"in": inner}) if nested else inner
+    inner = Gateway({"a": small("a")}, max_result_tokens=0)
+    outer = Gateway({"in": inner}, max_result_tokens=0) if nested else inner
     before = "in_" if nested else ""
     # The second time is a second life of the same gateway.
     for alias in ("b", "c"):
@@ -76,7 +76,7 @@ async def test_added_upstream_is_notified(revision: Any, nested: bool) -> None:
 
 
 async def test_between_two_lives_it_can_be_changed() -> None:
-    gateway = Gateway({"a": small("a")})
+    gateway = Gateway({"a": small("a")}, max_result_tokens=0)
     async with Client(gateway) as client:
         await client.list_tools()
     # No loop runs where most programs do this.
@@ -91,7 +91,7 @@ async def test_upstream_added_to_the_settings_file_is_notified(tmp_path: Path, m
     (tmp_path / "ready").touch()
     file = tmp_path / "mcp.json"
     file.write_text('{"mcpServers": {}}')
-    async with Client(Gateway.load(file)) as client:
+    async with Client(Gateway.load(file, max_result_tokens=0)) as client:
         assert await names(client) == set()
         async with client.listen(TOOLS) as listening:
             command = {"command": sys.executable, "args": [str(tmp_path / "late.py")]}
@@ -103,7 +103,7 @@ async def test_recovered_upstream_is_notified(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(gateways, "UNAVAILABLE_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(accounting, "FIRST_PAUSE_SECONDS", 0.01)
     (tmp_path / "late.py").write_text(LATE)
-    gateway = Gateway({"a": small("a"), "late": [sys.executable, str(tmp_path / "late.py")]})
+    gateway = Gateway({"a": small("a"), "late": [sys.executable, str(tmp_path / "late.py")]}, max_result_tokens=0)
     async with Client(gateway) as client:
         assert await names(client) == {"a_work"}
         async with client.listen(TOOLS) as listening:
@@ -120,7 +120,7 @@ async def test_upstream_without_list_is_not_queried_repeatedly(
     async def refusing(call: Call) -> Any:
         raise InternalError("not today")
 
-    gateway = Gateway.load(file)
+    gateway = Gateway.load(file, max_result_tokens=0)
     gateway.add_upstream("b", refusing)
     async with Client(gateway) as client:
         assert await names(client) == set()
@@ -138,7 +138,7 @@ async def test_cached_catalog_survives_a_settings_change_while_unavailable(tmp_p
     (tmp_path / "late.py").write_text(LATE)
     (tmp_path / "ready").touch()
     command = [sys.executable, str(tmp_path / "late.py")]
-    gateway = Gateway(store=f"sqlite:///{tmp_path / 'kept.db'}")
+    gateway = Gateway(store=f"sqlite:///{tmp_path / 'kept.db'}", max_result_tokens=0)
     gateway.add_upstream("late", command)
     async with Client(gateway) as client:
         assert await names(client) == {"late_work"}

@@ -63,7 +63,7 @@ async def shown(gateway: Any, principal: Principal | None, method: str = "tools/
 )
 @pytest.mark.parametrize("method", LISTS)
 async def test_callers_see_only_their_components(method: str, order: Any) -> None:
-    gateway = Gateway({"n": guarded()})
+    gateway = Gateway({"n": guarded()}, max_result_tokens=0)
     async with gateway.lifespan():
         for _ in range(2):
             for principal in order:
@@ -74,7 +74,7 @@ async def test_callers_see_only_their_components(method: str, order: Any) -> Non
 
 @pytest.mark.parametrize("listed", [True, False])
 async def test_unlisted_components_are_indistinguishable_from_missing_ones(listed: bool) -> None:
-    gateway = Gateway({"n": guarded(), "m": guarded()})
+    gateway = Gateway({"n": guarded(), "m": guarded()}, max_result_tokens=0)
     async with gateway.lifespan():
         if listed:
             await shown(gateway, ADMIN)
@@ -99,7 +99,7 @@ async def test_a_name_that_two_want_leads_to_the_one_that_the_caller_is_shown() 
     first, second = Server("first"), Server("second")
     first.tool(name="work", auth=require_scopes("admin"))(lambda: "first")
     second.tool(name="work")(lambda: "second")
-    gateway = Gateway()
+    gateway = Gateway(max_result_tokens=0)
     gateway.add_upstream("a", first, prefix="")
     gateway.add_upstream("b", second, prefix="")
     async with gateway.lifespan():
@@ -122,7 +122,7 @@ async def test_public_catalog_is_requested_once_for_all_users() -> None:
     server = Server("open", cache=CacheHint(60_000, "public"))
     server.tool(name="work")(lambda: "done")
     server.add_middleware(watch)
-    gateway = Gateway({"a": server})
+    gateway = Gateway({"a": server}, max_result_tokens=0)
     async with gateway.lifespan():
         for principal in (BOB, ANN, None, ADMIN, LOCAL):
             assert await shown(gateway, principal) == ["a_work"]
@@ -130,7 +130,7 @@ async def test_public_catalog_is_requested_once_for_all_users() -> None:
 
 
 async def test_public_is_not_said_of_a_list_that_depends_on_the_caller() -> None:
-    gateway = Gateway({"n": guarded(cache=CacheHint(60_000, "public"))})
+    gateway = Gateway({"n": guarded(cache=CacheHint(60_000, "public"))}, max_result_tokens=0)
     async with gateway.lifespan():
         said = await ask(gateway, "tools/list", ADMIN)
         assert said["cacheScope"] == "private"
@@ -139,7 +139,7 @@ async def test_public_is_not_said_of_a_list_that_depends_on_the_caller() -> None
 
 
 async def test_callers_with_equal_catalogs_share_memory() -> None:
-    gateway = Gateway({"n": guarded()})
+    gateway = Gateway({"n": guarded()}, max_result_tokens=0)
     async with gateway.lifespan():
         people = [Principal(f"p{number}", frozenset()) for number in range(50)]
         for one in people:
@@ -152,7 +152,7 @@ async def test_callers_with_equal_catalogs_share_memory() -> None:
 
 async def test_caller_catalogs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalog, "MAX_CALLER_CATALOGS", 3)
-    gateway = Gateway({"n": guarded()})
+    gateway = Gateway({"n": guarded()}, max_result_tokens=0)
     async with gateway.lifespan():
         for number in range(10):
             scopes = frozenset({"admin"} if number % 2 else ())
@@ -168,7 +168,7 @@ async def test_newly_authorized_tool_is_found(monkeypatch: pytest.MonkeyPatch) -
     server.tool(name="erase", auth=lambda context: context.token is not None and context.principal.id in admins)(
         lambda: "erased"
     )
-    gateway = Gateway({"n": server})
+    gateway = Gateway({"n": server}, max_result_tokens=0)
     async with gateway.lifespan():
         assert await shown(gateway, BOB) == []
         with pytest.raises(ComponentNotFound):
@@ -182,7 +182,7 @@ async def test_newly_authorized_tool_is_found(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 async def test_changes_are_notified_to_permitted_callers(revision: Any) -> None:
     server = guarded()
-    gateway = Gateway({"n": server})
+    gateway = Gateway({"n": server}, max_result_tokens=0)
 
     def known(inner: Any) -> Any:
         async def as_admin(call: Call) -> Any:
@@ -209,7 +209,7 @@ async def test_hanging_upstream_does_not_delay_other_callers(monkeypatch: pytest
         raise MethodNotFound(call.method)
 
     monkeypatch.setattr(Gateway, "first_list_seconds", 0.2)
-    gateway = Gateway({"a": handler})
+    gateway = Gateway({"a": handler}, max_result_tokens=0)
     async with gateway.lifespan(), asyncio.timeout(20):
         assert await shown(gateway, BOB) == []
         assert await shown(gateway, ANN) == ["a_work"]
@@ -230,7 +230,7 @@ async def test_private_catalog_is_not_shared_while_it_becomes_public() -> None:
             await going_on.wait()
         raise MethodNotFound(call.method)
 
-    gateway = Gateway({"a": handler})
+    gateway = Gateway({"a": handler}, max_result_tokens=0)
     async with gateway.lifespan(), asyncio.timeout(20):
         assert await shown(gateway, LOCAL) == ["a_secret"]
         name, scope = "open", "public"
@@ -255,7 +255,7 @@ async def test_catalog_that_becomes_private_is_separate_per_caller() -> None:
         tool = Tool(name=name, input_schema={"type": "object"})
         return ListToolsResult(tools=[tool], ttl_ms=60_000, cache_scope="public" if public else "private")
 
-    gateway = Gateway({"a": handler})
+    gateway = Gateway({"a": handler}, max_result_tokens=0)
     async with gateway.lifespan(), asyncio.timeout(20):
         assert await shown(gateway, BOB) == ["a_open"]
         public = False
@@ -284,7 +284,7 @@ async def test_a_private_list_that_fails_is_not_shown_to_all_with_the_public_one
             return ListResourcesResult(resources=[own], ttl_ms=0, cache_scope="private")
         raise MethodNotFound(call.method)
 
-    gateway = Gateway({"a": handler})
+    gateway = Gateway({"a": handler}, max_result_tokens=0)
     async with gateway.lifespan():
         assert await shown(gateway, ANN, "resources/list") == ["notes://ann"]
         failing = True
@@ -308,7 +308,7 @@ async def test_shared_lists_are_not_fetched_per_caller(monkeypatch: pytest.Monke
         return ListToolsResult(tools=[tool], ttl_ms=60_000, cache_scope="public")
 
     monkeypatch.setattr(Gateway, "first_list_seconds", 0.1)
-    gateway = Gateway({"a": handler})
+    gateway = Gateway({"a": handler}, max_result_tokens=0)
     async with gateway.lifespan(), asyncio.timeout(20):
         assert await shown(gateway, BOB) == []
         assert await shown(gateway, ANN) == ["a_work"]
@@ -325,7 +325,7 @@ async def test_failed_upstream_is_listed_after_recovery(caplog: pytest.LogCaptur
         tool = Tool(name="work", input_schema={"type": "object"})
         return ListToolsResult(tools=[tool], ttl_ms=0, cache_scope="private")
 
-    gateway = Gateway({"a": handler, "n": guarded()})
+    gateway = Gateway({"a": handler, "n": guarded()}, max_result_tokens=0)
     async with gateway.lifespan():
         assert await shown(gateway, BOB) == ["n_read"]
         assert "cannot list a" in caplog.text
@@ -336,13 +336,13 @@ async def test_failed_upstream_is_listed_after_recovery(caplog: pytest.LogCaptur
 async def test_private_catalog_is_not_stored_for_other_users(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/kept.db"
     for principal, tools in ((LOCAL, 2), (None, 1), (BOB, 1), (ADMIN, 2)):
-        gateway = Gateway({"n": guarded()}, store=store)
+        gateway = Gateway({"n": guarded()}, store=store, max_result_tokens=0)
         async with gateway.lifespan():
             assert len(await shown(gateway, principal)) == tools
 
 
 async def test_tool_search_results_are_per_caller() -> None:
-    gateway = Gateway({"n": guarded()})
+    gateway = Gateway({"n": guarded()}, max_result_tokens=0)
     gateway.add_view("all")
     async with gateway.lifespan():
         for principal, names in ((ADMIN, ["n_read", "n_erase"]), (BOB, ["n_read"])):
@@ -373,7 +373,7 @@ async def test_caller_catalog_is_merged_once_per_change(alike: bool, monkeypatch
         return digest(entry)
 
     monkeypatch.setattr(catalog.CatalogEntry, "digest", counted)
-    gateway = Gateway({"up": handler})
+    gateway = Gateway({"up": handler}, max_result_tokens=0)
     async with gateway.lifespan():
         known = gateway._router.upstreams["up"].catalog
         for news["title"] in ("1", "2"):

@@ -19,7 +19,7 @@ ASKING = [one for one in SUPPORTED_PROTOCOL_VERSIONS if one >= "2025-06-18"]
 
 
 def gateway_to(revision: str) -> Gateway:
-    gateway = Gateway()
+    gateway = Gateway(max_result_tokens=0)
     gateway.add_upstream("one", [sys.executable, str(SERVER)], protocol_version=revision)  # type: ignore[arg-type]
     return gateway
 
@@ -85,7 +85,7 @@ async def test_malformed_missing_capability_data_is_accepted(data: Any) -> None:
         missing.data = data
         raise missing
 
-    async with Client(Gateway({"one": below}), protocol_version="2025-11-25") as client:
+    async with Client(Gateway({"one": below}, max_result_tokens=0), protocol_version="2025-11-25") as client:
         said = await client.call_tool("one_odd", raise_on_error=False)
         assert said.is_error
         assert "that the client does not support" in said.text

@@ -156,7 +156,7 @@ async def surrounded(**options: Any) -> AsyncIterator[tuple[Chaotic, Gateway]]:
 
     chaotic = Chaotic()
     async with chaotic.serving() as url:
-        gateway = Gateway({"good": good})
+        gateway = Gateway({"good": good}, max_result_tokens=0)
         gateway.add_upstream("bad", url, **options)
         async with gateway.lifespan():
             await gateway.wait_until_listed(20)

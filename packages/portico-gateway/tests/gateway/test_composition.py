@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
 from portico import Client, Server, Service
@@ -24,12 +27,12 @@ async def tools(server: Server) -> set[str]:
         return {tool.name for tool in await client.list_tools()}
 
 
-@pytest.mark.parametrize("make", [Server, Gateway])
+@pytest.mark.parametrize("make", [Server, partial(Gateway, max_result_tokens=0)], ids=["server", "gateway"])
 @pytest.mark.parametrize(("namespace", "name"), [(None, "say"), ("my_ns", "my_ns_say")])
 async def test_mount_and_unmount_mean_the_same_on_a_gateway(
-    make: type[Server], namespace: str | None, name: str
+    make: Callable[..., Server], namespace: str | None, name: str
 ) -> None:
-    server, inner = make(name="outer"), echo()  # type: ignore[call-arg]
+    server, inner = make(name="outer"), echo()
     server.mount(inner, namespace)
     async with Client(server) as client:
         assert (await client.call_tool(name, {"text": "hi"})).text == "echo: hi"
@@ -37,9 +40,9 @@ async def test_mount_and_unmount_mean_the_same_on_a_gateway(
     assert await tools(server) == set()
 
 
-@pytest.mark.parametrize("make", [Server, Gateway])
-async def test_add_remove_and_services_mean_the_same_on_a_gateway(make: type[Server]) -> None:
-    server, notes = make(name="outer"), Service("notes")  # type: ignore[call-arg]
+@pytest.mark.parametrize("make", [Server, partial(Gateway, max_result_tokens=0)], ids=["server", "gateway"])
+async def test_add_remove_and_services_mean_the_same_on_a_gateway(make: Callable[..., Server]) -> None:
+    server, notes = make(name="outer"), Service("notes")
 
     @notes.tool
     async def note() -> str:
@@ -56,7 +59,7 @@ async def test_add_remove_and_services_mean_the_same_on_a_gateway(make: type[Ser
 
 
 async def test_an_upstream_is_added_and_removed_by_its_alias() -> None:
-    gateway = Gateway()
+    gateway = Gateway(max_result_tokens=0)
     gateway.add_upstream("one", echo())
     assert await tools(gateway) == {"one_say"}
     with pytest.raises(UsageError):

@@ -87,7 +87,7 @@ async def called(client: Client, how: str = "", **options: Any) -> Any:
 
 
 async def test_second_call_uses_the_fast_path_with_equal_result(ways: list[bool]) -> None:
-    async with running(make()) as url, Client(Gateway({"one": url})) as client:
+    async with running(make()) as url, Client(Gateway({"one": url}, max_result_tokens=0)) as client:
         assert [(await called(client)).text for _ in range(3)] == ["done"] * 3
         assert len((await called(client, "long")).text) == 600_000
         results = await asyncio.gather(*(called(client) for _ in range(100)))
@@ -99,7 +99,9 @@ async def test_notifications_and_elicitations_are_forwarded(ways: list[bool]) ->
     logs: list[Any] = []
     async with running(make()) as url:
         client = Client(
-            Gateway({"one": url}), elicitation_handler=say_ada, log_handler=lambda said: logs.append(said.data)
+            Gateway({"one": url}, max_result_tokens=0),
+            elicitation_handler=say_ada,
+            log_handler=lambda said: logs.append(said.data),
         )
         async with client:
             await client.set_log_level("info")
@@ -115,7 +117,7 @@ async def test_notifications_and_elicitations_are_forwarded(ways: list[bool]) ->
 
 async def test_cancelled_call_is_cancelled_upstream(ways: list[bool]) -> None:
     server = make()
-    async with running(server) as url, Client(Gateway({"one": url})) as client:
+    async with running(server) as url, Client(Gateway({"one": url}, max_result_tokens=0)) as client:
         await called(client)
         waiting = asyncio.create_task(called(client, "wait"))
         await server.begun.wait()  # type: ignore[attr-defined]
@@ -126,7 +128,7 @@ async def test_cancelled_call_is_cancelled_upstream(ways: list[bool]) -> None:
 
 
 async def test_upstream_timeout_cancels_the_call(ways: list[bool]) -> None:
-    server, gateway = make(), Gateway()
+    server, gateway = make(), Gateway(max_result_tokens=0)
     async with running(server) as url:
         gateway.add_upstream("one", url, timeout=0.5)
         async with Client(gateway) as client:
@@ -139,7 +141,7 @@ async def test_upstream_timeout_cancels_the_call(ways: list[bool]) -> None:
 
 
 async def test_unavailable_upstream_is_named_in_the_error(ways: list[bool]) -> None:
-    gateway = Gateway()
+    gateway = Gateway(max_result_tokens=0)
     async with Client(gateway) as client:
         async with running(make()) as url:
             gateway.add_upstream("one", url)

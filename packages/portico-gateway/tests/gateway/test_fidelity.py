@@ -78,7 +78,7 @@ async def test_results_are_the_same_bytes(folder: Path, revision: Any) -> None:
     results = [a_result(chance, old=old) for _ in range(RESULTS)]
     results.append(a_result(chance, old=old).replace('"x"', '"%s"' % ("b" * 1_000_000), 1))
     command = [sys.executable, SERVER, str(folder), *(["old"] if old else [])]
-    gateway = Gateway({"one": command})
+    gateway = Gateway({"one": command}, max_result_tokens=0)
     direct = Upstream(CommandTarget(tuple(command)))
     async with gateway.lifespan(), direct.lifespan():
         for number, text in enumerate(results):
@@ -90,7 +90,7 @@ async def test_results_are_the_same_bytes(folder: Path, revision: Any) -> None:
 async def test_a_result_of_an_older_server_lacks_only_what_is_new(folder: Path) -> None:
     text = a_result(random.Random(3), old=True)
     (folder / "x").write_text(text)
-    gateway = Gateway({"one": [sys.executable, SERVER, str(folder), "old"]})
+    gateway = Gateway({"one": [sys.executable, SERVER, str(folder), "old"]}, max_result_tokens=0)
     async with gateway.lifespan():
         through = bytes(await gateway(called("x", "one_say", "2026-07-28")))
     assert through == text[:-1].encode() + b',"resultType":"complete"}'
@@ -100,7 +100,7 @@ async def test_unknown_members_of_newer_results_are_preserved(folder: Path) -> N
     (folder / "x").write_text(
         '{"content":[],"structuredContent":1.50,"isError":false,"x-unknown":1.0,"resultType":"complete"}'
     )
-    gateway = Gateway({"one": [sys.executable, SERVER, str(folder)]})
+    gateway = Gateway({"one": [sys.executable, SERVER, str(folder)]}, max_result_tokens=0)
     async with gateway.lifespan():
         through = bytes(await gateway(called("x", "one_say", "2025-11-25")))
     assert through == b'{"content":[],"structuredContent":{"result":1.50},"isError":false,"x-unknown":1.0}'
@@ -109,7 +109,7 @@ async def test_unknown_members_of_newer_results_are_preserved(folder: Path) -> N
 @pytest.mark.parametrize("old", [True, False])
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-11-25", "2026-07-28"])
 async def test_a_listed_tool_is_the_same_but_for_its_name(folder: Path, revision: Any, old: bool) -> None:
-    gateway = Gateway({"one": [sys.executable, SERVER, str(folder), *(["old"] if old else [])]})
+    gateway = Gateway({"one": [sys.executable, SERVER, str(folder), *(["old"] if old else [])]}, max_result_tokens=0)
     async with gateway.lifespan():
         page = await gateway(Call(method="tools/list", params=Raw(b"{}"), id=1, protocol_version=revision))
     (tool,) = msgspec.json.decode(page, type=dict[str, Any])["tools"]

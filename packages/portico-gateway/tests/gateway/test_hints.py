@@ -40,14 +40,14 @@ PUBLIC: dict[str, Any] = {"cache": CacheHint(60_000, "public")}
     ],
 )
 async def test_a_list_is_as_good_as_its_parts(a: Any, b: Any, scope: str, most: int) -> None:
-    gateway = Gateway({"a": upstream("a", **a), "b": upstream("b", **b)})
+    gateway = Gateway({"a": upstream("a", **a), "b": upstream("b", **b)}, max_result_tokens=0)
     async with gateway.lifespan():
         said = await listed(gateway)
     assert (said["cacheScope"], said["ttlMs"] <= most, bool(said["ttlMs"]) == bool(most)) == (scope, True, True)
 
 
 async def test_cache_hint_includes_own_components_of_the_gateway() -> None:
-    gateway = Gateway({"a": upstream("a", **PUBLIC)})
+    gateway = Gateway({"a": upstream("a", **PUBLIC)}, max_result_tokens=0)
 
     @gateway.tool
     async def own() -> str:
@@ -70,7 +70,7 @@ async def test_fresh_list_is_not_fetched_again() -> None:
 
     good, unknown = upstream("good", **PUBLIC), upstream("unknown")
     good.add_middleware(watch)
-    gateway = Gateway({"good": good, "unknown": unknown})
+    gateway = Gateway({"good": good, "unknown": unknown}, max_result_tokens=0)
     async with gateway.lifespan():
         for _ in range(5):
             await listed(gateway)

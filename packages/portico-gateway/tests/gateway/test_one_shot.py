@@ -168,13 +168,13 @@ for line in sys.stdin:
 
 
 async def test_call_by_prefix_waits_for_a_slow_upstream(slow: list[str]) -> None:
-    gateway = Gateway({"slow": slow, "hangs": HANGS})
+    gateway = Gateway({"slow": slow, "hangs": HANGS}, max_result_tokens=0)
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(gateway) as client:
         assert (await client.call_tool("slow_f")).data == "done"
 
 
 async def test_timeout_error_names_the_upstream() -> None:
-    gateway = Gateway()
+    gateway = Gateway(max_result_tokens=0)
     gateway.add_upstream("hangs", HANGS, timeout=0.5)
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(gateway) as client:
         with pytest.raises(ToolError, match=r"hangs (has not responded|is unavailable)"):
@@ -185,16 +185,22 @@ async def test_upstream_that_never_answered_delays_no_further_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = f"sqlite:///{tmp_path}/gateway.db"
-    async with asyncio.timeout(TIMEOUT_SECONDS), Client(Gateway({"hangs": HANGS}, store=store)) as client:
+    async with (
+        asyncio.timeout(TIMEOUT_SECONDS),
+        Client(Gateway({"hangs": HANGS}, store=store, max_result_tokens=0)) as client,
+    ):
         await client.list_tools()
     monkeypatch.setattr(Gateway, "first_list_seconds", 10 * TIMEOUT_SECONDS)
-    async with asyncio.timeout(TIMEOUT_SECONDS), Client(Gateway({"hangs": HANGS}, store=store), timeout=None) as client:
+    async with (
+        asyncio.timeout(TIMEOUT_SECONDS),
+        Client(Gateway({"hangs": HANGS}, store=store, max_result_tokens=0), timeout=None) as client,
+    ):
         assert await client.list_tools() == []
 
 
 async def test_process_that_never_answered_is_ended_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "SHUTDOWN_TIMEOUT_SECONDS", 10 * TIMEOUT_SECONDS)
-    async with asyncio.timeout(TIMEOUT_SECONDS), Client(Gateway({"hangs": HANGS})) as client:
+    async with asyncio.timeout(TIMEOUT_SECONDS), Client(Gateway({"hangs": HANGS}, max_result_tokens=0)) as client:
         await client.list_tools()
 
 
@@ -203,7 +209,7 @@ async def test_applied_configuration_is_logged(tmp_path: Path, caplog: pytest.Lo
     file = tmp_path / "gateway.toml"
     rule = '[[rule]]\ntool = "{}"\n'
     file.write_text(f'[upstream.a]\ncommand = ["{DEAD}"]\n[upstream.b]\ncommand = ["{DEAD}"]\n{rule.format("*")}')
-    gateway = Gateway.load(file)
+    gateway = Gateway.load(file, max_result_tokens=0)
     async with gateway.lifespan(), asyncio.timeout(TIMEOUT_SECONDS):
         file.write_text(f'[upstream.a]\ncommand = ["{DEAD}"]\n{rule.format("a.*")}')
         while "configuration applied" not in caplog.text:  # noqa: ASYNC110
@@ -242,7 +248,7 @@ for line in sys.stdin:
 
 async def test_roots_are_empty_outside_of_calls(tmp_path: Path) -> None:
     answer = tmp_path / "answer.json"
-    gateway = Gateway({"asks": [sys.executable, "-c", ASKS_FOR_ROOTS, str(answer)]})
+    gateway = Gateway({"asks": [sys.executable, "-c", ASKS_FOR_ROOTS, str(answer)]}, max_result_tokens=0)
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(gateway):
         await gateway.wait_until_listed(TIMEOUT_SECONDS)
         while not answer.exists() or not answer.read_text():  # noqa: ASYNC110

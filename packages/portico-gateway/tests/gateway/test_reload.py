@@ -69,7 +69,7 @@ async def test_rule_added_with_a_deep_schema_upstream_takes_effect(
     file = tmp_path / "gateway.toml"
     kind, hostile = upstream(tmp_path, "kind", 1), upstream(tmp_path, "hostile", depth)
     file.write_text(kind + hostile)
-    gateway = Gateway.load(file)
+    gateway = Gateway.load(file, max_result_tokens=0)
     async with Client(gateway) as client:
         await gateway.wait_until_listed(30)
         names = {"kind_good", "kind_deep", "kind_wide"}
@@ -102,7 +102,7 @@ async def test_invalid_file_is_reported_and_the_server_stays_ready(
 ) -> None:
     file = tmp_path / "mcp.json"
     file.write_text('{"mcpServers":{}}')
-    gateway = Gateway.load(file)
+    gateway = Gateway.load(file, max_result_tokens=0)
     gateway.add_upstream("here", Server("here"))
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(serve_http(gateway, port=0, on_ready=ready.set_result, stop=stop))
@@ -147,7 +147,7 @@ async def test_invalid_file_is_reported_and_the_server_stays_ready(
 async def test_upstream_that_cannot_be_added_hides_no_rule_and_no_other_upstream(tmp_path: Path) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text("")
-    gateway = Gateway.load(file)
+    gateway = Gateway.load(file, max_result_tokens=0)
     # The file cannot add an upstream whose names would begin in the same way.
     gateway.add_upstream("h.b", Server("hub"))
     async with Client(gateway) as client:
@@ -167,9 +167,9 @@ async def test_upstream_that_cannot_be_added_hides_no_rule_and_no_other_upstream
 async def test_status_lists_the_background_tasks(tmp_path: Path) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text("")
-    async with Client(Gateway.load(file)):
+    async with Client(Gateway.load(file, max_result_tokens=0)):
         pass
-    gateway = Gateway.load(file)
+    gateway = Gateway.load(file, max_result_tokens=0)
     async with gateway.lifespan():
         names = {task["name"]: task["state"] for task in gateway.status_report()["tasks"]}
         assert names["gateway configuration watcher"] == "running"

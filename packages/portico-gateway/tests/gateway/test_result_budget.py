@@ -19,7 +19,6 @@ from portico.server.results.settings import MAX_RESULT_SIZE_META_KEY
 from portico.server.results.token_estimate import estimate_tokens
 from portico_gateway import Gateway
 
-pytestmark = pytest.mark.result_budget
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 
 

@@ -98,7 +98,7 @@ def test_invalid_settings_name_the_file_and_the_problem(tmp_path: Path, text: st
     file = tmp_path / "gateway.toml"
     file.write_text(text)
     with pytest.raises(UsageError, match=r"gateway\.toml") as told:
-        Gateway.load(file)
+        Gateway.load(file, max_result_tokens=0)
     assert what in str(told.value)
 
 
@@ -124,7 +124,7 @@ async def test_a_secret_is_masked_in_what_is_reported(
     ]
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": dict(zip("ab", entries, strict=True))}))
-    gateway = Gateway.load(file)
+    gateway = Gateway.load(file, max_result_tokens=0)
     async with Client(gateway) as client:
         await client.list_tools()
         await gateway.wait_until_listed(20)
@@ -134,7 +134,9 @@ async def test_a_secret_is_masked_in_what_is_reported(
 
 async def test_a_missing_secret_is_the_trouble_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOT_THERE", raising=False)
-    gateway = Gateway({"mcpServers": {"a": {"command": "x", "env": {"KEY": "${env:NOT_THERE}"}}, "one": ONE}})
+    gateway = Gateway(
+        {"mcpServers": {"a": {"command": "x", "env": {"KEY": "${env:NOT_THERE}"}}, "one": ONE}}, max_result_tokens=0
+    )
     async with Client(gateway) as client:
         assert "one_add" in {tool.name for tool in await client.list_tools()}
     assert "NOT_THERE is not set" in gateway.status()[0]["error"]
@@ -151,7 +153,7 @@ async def test_a_client_of_several_servers(tmp_path: Path) -> None:
 
 
 async def test_the_same_resource_of_two_has_two_addresses() -> None:
-    gateway = Gateway({"mcpServers": {"one": ONE, "two": ONE}})
+    gateway = Gateway({"mcpServers": {"one": ONE, "two": ONE}}, max_result_tokens=0)
     async with Client(gateway) as client:
         uris = {str(one.uri) for one in await client.list_resources()}
         assert uris == {"note://hello", "note://two/hello"}
@@ -159,7 +161,7 @@ async def test_the_same_resource_of_two_has_two_addresses() -> None:
 
 
 async def test_excluded_resource_is_not_readable_by_any_uri() -> None:
-    gateway = Gateway({"mcpServers": {"one": {**ONE, "portico": {"exclude": ["note://hello"]}}}})
+    gateway = Gateway({"mcpServers": {"one": {**ONE, "portico": {"exclude": ["note://hello"]}}}}, max_result_tokens=0)
     async with Client(gateway) as client:
         assert await client.list_resources() == []
         for uri in ("note://hello", "note://one/hello"):
@@ -177,7 +179,7 @@ async def test_a_changed_file_is_applied(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(gateways, "WATCH_SECONDS", 0.05)
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {"one": ONE}}))
-    gateway = Gateway.load(file)
+    gateway = Gateway.load(file, max_result_tokens=0)
     async with Client(gateway) as client:
 
         async def has(name: str) -> bool:
@@ -206,7 +208,7 @@ async def test_rules_that_change_in_the_file_hold_at_once(tmp_path: Path) -> Non
     server.tool("two")(_one)
     path = tmp_path / "gateway.toml"
     path.write_text("[[rule]]\ntool = 'hub.one'\n")
-    gateway = Gateway.load(path)
+    gateway = Gateway.load(path, max_result_tokens=0)
     gateway.add_upstream("hub", server)
     async with Client(gateway) as client:
         assert [one.name for one in await client.list_tools()] == ["hub_one"]
@@ -222,7 +224,7 @@ def _one() -> str:
 async def test_rules_without_effect_are_reported() -> None:
     server = Server("inner")
     server.tool("one")(_one)
-    gateway = Gateway({"hub": server})
+    gateway = Gateway({"hub": server}, max_result_tokens=0)
     configure_access(
         gateway,
         {
@@ -242,7 +244,7 @@ async def test_unchanged_target_is_reused_after_a_reload(tmp_path: Path) -> None
     file = tmp_path / "gateway.toml"
     target = f'target = "{tmp_path / "slow.py"}:server"'
     file.write_text(f"[upstream.same]\n{target}\n[upstream.other]\n{target}\nprefix = 'a_'\n")
-    gateway = Gateway.load(file)
+    gateway = Gateway.load(file, max_result_tokens=0)
     async with Client(gateway) as client:
         await gateway.wait_until_listed(20)
         before = gateway._router.upstreams["same"]

@@ -59,7 +59,7 @@ async def listed(client: Client, name: str) -> None:
 @pytest.mark.parametrize("revision", [SUPPORTED_PROTOCOL_VERSIONS[-2], SUPPORTED_PROTOCOL_VERSIONS[-1]])
 @pytest.mark.parametrize("how", BROKEN)
 async def test_a_broken_one_harms_no_other(how: str, revision: Any) -> None:
-    gateway = Gateway({"broken": BROKEN[how], "one": SERVER})
+    gateway = Gateway({"broken": BROKEN[how], "one": SERVER}, max_result_tokens=0)
     async with Client(gateway, protocol_version=revision) as client:
         await listed(client, "one_add")
         assert (await client.call_tool("one_add", {"a": 1, "b": 2})).text == "3"
@@ -71,7 +71,7 @@ async def test_a_broken_one_harms_no_other(how: str, revision: Any) -> None:
 async def test_a_call_to_a_dead_one_fails_at_once_and_says_why(tmp_path: Path) -> None:
     """Its tools are listed all the same."""
     flag = tmp_path / "dead"
-    gateway = Gateway({"mortal": [sys.executable, str(mortal(tmp_path)), str(flag)]})
+    gateway = Gateway({"mortal": [sys.executable, str(mortal(tmp_path)), str(flag)]}, max_result_tokens=0)
     async with Client(gateway) as client:
         await gateway.wait_until_listed(20)
         assert {tool.name for tool in await client.list_tools()} == {"mortal_work", "mortal_die"}
@@ -95,12 +95,12 @@ async def test_lists_are_there_before_the_upstream_is(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/gateway.db"
     flag = tmp_path / "dead"
     command = [sys.executable, str(mortal(tmp_path)), str(flag)]
-    gateway = Gateway({"mortal": command}, store=store)
+    gateway = Gateway({"mortal": command}, store=store, max_result_tokens=0)
     async with Client(gateway) as client:
         await gateway.wait_until_listed(20)
         before = [tool.name for tool in await client.list_tools()]
     flag.touch()
-    gateway = Gateway({"mortal": command}, store=store)
+    gateway = Gateway({"mortal": command}, store=store, max_result_tokens=0)
     async with Client(gateway) as client:
         assert [tool.name for tool in await client.list_tools()] == before == ["mortal_work", "mortal_die"]
         with pytest.raises(ToolError, match="mortal"):
@@ -133,7 +133,7 @@ for line in sys.stdin:
 
 
 async def test_one_that_refuses_to_begin_is_away() -> None:
-    gateway = Gateway({"a": [sys.executable, "-c", REFUSES]})
+    gateway = Gateway({"a": [sys.executable, "-c", REFUSES]}, max_result_tokens=0)
     async with Client(gateway) as client:
         await client.list_tools()
         await gateway.wait_until_listed(20)
@@ -142,7 +142,7 @@ async def test_one_that_refuses_to_begin_is_away() -> None:
 
 
 async def test_a_list_that_is_refused_hides_no_other() -> None:
-    gateway = Gateway({"a": [sys.executable, "-c", ONE_LIST]})
+    gateway = Gateway({"a": [sys.executable, "-c", ONE_LIST]}, max_result_tokens=0)
     async with Client(gateway) as client:
         await listed(client, "a_work")
 
@@ -150,7 +150,7 @@ async def test_a_list_that_is_refused_hides_no_other() -> None:
 @pytest.mark.parametrize("below", [SUPPORTED_PROTOCOL_VERSIONS[-2], SUPPORTED_PROTOCOL_VERSIONS[-1]])
 async def test_client_with_elicitation_also_gets_the_reason(tmp_path: Path, below: Any) -> None:
     flag = tmp_path / "dead"
-    gateway = Gateway()
+    gateway = Gateway(max_result_tokens=0)
     gateway.add_upstream("mortal", [sys.executable, str(mortal(tmp_path)), str(flag)], protocol_version=below)
     async with Client(gateway, elicitation_handler=lambda params: None) as client:  # type: ignore[arg-type,return-value]
         await listed(client, "mortal_work")
@@ -163,7 +163,7 @@ async def test_client_with_elicitation_also_gets_the_reason(tmp_path: Path, belo
 
 async def test_many_calls_wait_for_one_attempt_to_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flag = tmp_path / "dead"
-    gateway = Gateway({"mortal": [sys.executable, str(mortal(tmp_path)), str(flag)]})
+    gateway = Gateway({"mortal": [sys.executable, str(mortal(tmp_path)), str(flag)]}, max_result_tokens=0)
     async with Client(gateway) as client:
         await listed(client, "mortal_work")
         flag.touch()
@@ -183,7 +183,7 @@ async def test_many_calls_wait_for_one_attempt_to_connect(tmp_path: Path, monkey
 
 
 async def test_a_first_list_waits_once_for_one_that_hangs() -> None:
-    gateway = Gateway({"hangs": BROKEN["hangs"]})
+    gateway = Gateway({"hangs": BROKEN["hangs"]}, max_result_tokens=0)
     async with Client(gateway) as client:
         await client.list_tools()
         assert gateway._router.upstreams["hangs"].remaining_list_timeout(gateway.first_list_seconds) == 0.0
@@ -191,7 +191,7 @@ async def test_a_first_list_waits_once_for_one_that_hangs() -> None:
 
 async def test_child_stderr_is_logged_and_not_sent_to_clients(caplog: pytest.LogCaptureFixture) -> None:
     says = [sys.executable, "-c", "import sys; sys.exit('Traceback: my own')"]
-    gateway = Gateway({"says": says})
+    gateway = Gateway({"says": says}, max_result_tokens=0)
     async with Client(gateway) as client:
         await client.list_tools()
         await gateway.wait_until_listed(20)
@@ -200,7 +200,7 @@ async def test_child_stderr_is_logged_and_not_sent_to_clients(caplog: pytest.Log
 
 
 async def test_an_upstream_can_be_removed_before_anything_runs() -> None:
-    gateway = Gateway({"one": SERVER})
+    gateway = Gateway({"one": SERVER}, max_result_tokens=0)
     gateway.remove_upstream("one")
     async with Client(gateway) as client:
         assert await client.list_tools() == []
@@ -209,7 +209,7 @@ async def test_an_upstream_can_be_removed_before_anything_runs() -> None:
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 async def test_tool_of_unreachable_upstream_is_not_reported_unknown(revision: Any) -> None:
     """A client may know it from before; it is told who is away, and when to try again."""
-    gateway = Gateway({"away": ["/nowhere/server"]})
+    gateway = Gateway({"away": ["/nowhere/server"]}, max_result_tokens=0)
     gateway.add_upstream("plain", ["/nowhere/server"], prefix="", exclude=["secret"])
     hiding = gateway.add_view("hiding", exclude=["away.*"])
     async with Client(gateway, protocol_version=revision) as client:
@@ -227,7 +227,10 @@ async def test_tool_of_unreachable_upstream_is_not_reported_unknown(revision: An
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 async def test_addresses_of_upstreams_are_for_the_log(revision: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Clients get an error id, by which the operator finds the address, the command or the secret's file."""
-    gateway = Gateway({"web": "http://127.0.0.1:9/internal/mcp", "program": ["/srv/inner/program", "--inner-option"]})
+    gateway = Gateway(
+        {"web": "http://127.0.0.1:9/internal/mcp", "program": ["/srv/inner/program", "--inner-option"]},
+        max_result_tokens=0,
+    )
     with pytest.MonkeyPatch.context() as environment:
         environment.delenv("INNER_VARIABLE", raising=False)
         settings = config.parse_settings(
@@ -274,7 +277,7 @@ async def test_errors_of_the_protocol_name_the_alias_and_not_the_program(tmp_pat
     program = tmp_path / "inner-program"
     program.write_text(f"#!{sys.executable}\n{NO_COMPLETION}")
     program.chmod(0o700)
-    gateway = Gateway()
+    gateway = Gateway(max_result_tokens=0)
     gateway.add_upstream("a", [str(program)], protocol_version="2025-11-25", timeout=5)
     async with Client(gateway) as client:
         await gateway.wait_until_listed(20)
@@ -286,3 +289,13 @@ async def test_errors_of_the_protocol_name_the_alias_and_not_the_program(tmp_pat
             with pytest.raises(Exception) as refusal:
                 await attempt
             assert "inner-program" not in str(refusal.value)
+
+
+async def test_refresh_of_a_closed_upstream_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    gateway = Gateway({"asking": SERVER})
+    upstream = gateway._router.upstreams["asking"]
+    async with Client(gateway) as client:
+        await client.list_tools()
+    # A change was announced while the gateway closed.
+    await upstream._try_refresh(("tools/list",))
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == []

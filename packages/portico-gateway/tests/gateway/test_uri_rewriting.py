@@ -42,7 +42,7 @@ def upstream(name: str) -> Server:
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 @pytest.mark.parametrize("uri", [*URIS, "file:///a.txt"])
 async def test_a_link_leads_to_the_upstream_that_gave_it(uri: str, revision: Any) -> None:
-    gateway = Gateway({"one": upstream("one"), "two": upstream("two")})
+    gateway = Gateway({"one": upstream("one"), "two": upstream("two")}, max_result_tokens=0)
     async with Client(gateway, protocol_version=revision) as client:
         for name in ("one", "two"):
             link, inside = (await client.call_tool(f"{name}_link", {"uri": uri})).content
@@ -54,7 +54,7 @@ async def test_a_link_leads_to_the_upstream_that_gave_it(uri: str, revision: Any
 
 
 async def test_the_page_of_a_tool_is_that_of_its_upstream() -> None:
-    async with Client(Gateway({"one": upstream("one"), "two": upstream("two")})) as client:
+    async with Client(Gateway({"one": upstream("one"), "two": upstream("two")}, max_result_tokens=0)) as client:
         pages = {tool.name: tool.meta["ui"]["resourceUri"] for tool in await client.list_tools()}
         assert pages == {"one_link": "ui://page/main", "two_link": "ui://two/page/main"}
 
@@ -68,7 +68,7 @@ async def test_result_without_rewritten_uris_is_byte_identical() -> None:
             return Raw(b'{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}')
         return Raw(RESULT.encode()) if call.method == "tools/call" else Raw(b"{}")
 
-    gateway = Gateway({"one": upstream("one"), "raw": faithful})
+    gateway = Gateway({"one": upstream("one"), "raw": faithful}, max_result_tokens=0)
     call = Call(method="tools/call", params=Raw(b'{"name":"raw_t"}'), id=1, protocol_version="2026-07-28")
     async with gateway.lifespan():
         assert RESULT.encode() == bytes(await gateway(call))

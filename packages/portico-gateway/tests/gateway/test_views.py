@@ -42,7 +42,9 @@ def upstream(name: str) -> Server:
 
 
 def gateway() -> Gateway:
-    found = Gateway({"a": upstream("a"), "b": upstream("b")}, name="acme", instructions="all of it")
+    found = Gateway(
+        {"a": upstream("a"), "b": upstream("b")}, name="acme", instructions="all of it", max_result_tokens=0
+    )
 
     @found.tool
     async def own() -> str:
@@ -117,7 +119,7 @@ async def test_each_view_has_its_path(revision: Any) -> None:
 async def test_a_change_is_reported_where_it_is_seen(revision: Any) -> None:
     """One that listens to another part of the server hears nothing of it."""
     a, b = upstream("a"), upstream("b")
-    found = Gateway({"a": a, "b": b})
+    found = Gateway({"a": a, "b": b}, max_result_tokens=0)
     found.add_view("ops", upstreams=["a"])
     async with (
         Client(found, protocol_version=revision) as everything,
@@ -201,7 +203,7 @@ def test_check_shows_the_views(tmp_path: Path, capsys: pytest.CaptureFixture[str
 )
 def test_invalid_view_settings_raise_usage_error(tmp_path: Path, more: str, what: str) -> None:
     with pytest.raises(UsageError) as told:
-        Gateway.load(file(tmp_path, more))
+        Gateway.load(file(tmp_path, more), max_result_tokens=0)
     assert what in str(told.value)
 
 

@@ -23,7 +23,7 @@ SHARED = "[server.server]\nshared = true\n"
 async def test_host_sees_the_server_behind_the_hub(hub: Hub) -> None:
     async with attached_host("claude") as host:
         tools = (await host.request("tools/list"))["result"]["tools"]
-        assert [tool["name"] for tool in tools][:2] == ["about", "roots"]
+        assert [tool["name"] for tool in tools][:3] == ["read_result", "about", "roots"]
         assert await host.call("echo", text="hello") == "hello"
         about = await host.call("about")
         # The server sees the host itself, not the hub.
@@ -328,7 +328,6 @@ async def test_idle_server_stops_and_starts_again(hub: Hub, hub_directory: Path)
         assert (await host.call("about"))["pid"] != pid
 
 
-@pytest.mark.result_budget
 @pytest.mark.parametrize("shared", ["true", "false"])
 async def test_results_are_shortened_once_and_read_by_their_host(hub: Hub, hub_directory: Path, shared: str) -> None:
     (hub_directory / "hub.toml").write_text(f"[server.server]\nshared = {shared}\nmax_result_tokens = 1000\n")
@@ -343,7 +342,6 @@ async def test_results_are_shortened_once_and_read_by_their_host(hub: Hub, hub_d
         assert "word word" in str(rest["result"]["content"]) and not rest["result"].get("isError")
 
 
-@pytest.mark.result_budget
 async def test_hub_setting_turns_the_result_budget_off(hub: Hub, hub_directory: Path) -> None:
     (hub_directory / "hub.toml").write_text("[server.server]\nmax_result_tokens = 0\n")
     async with attached_host() as host:

@@ -51,7 +51,7 @@ def mounting() -> Server:
 
 
 def gathering() -> Server:
-    gateway = Gateway(name="gate")
+    gateway = Gateway(name="gate", max_result_tokens=0)
     gateway.add_upstream("one", house("one"), rename={"delete_all": "tidy"})
     gateway.add_upstream("two", mounting())
     gateway.tool("own")(_nothing)

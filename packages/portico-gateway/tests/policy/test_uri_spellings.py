@@ -396,7 +396,7 @@ async def test_a_resource_that_is_not_shown_is_not_read_by_any_address(tmp_path:
         server = Server("outer")
         server.mount(command, namespace="files")
     else:
-        server = Gateway(name="gw")
+        server = Gateway(name="gw", max_result_tokens=0)
         server.add_upstream("files", command, **options)
     target = server
     if how.startswith("rules"):
@@ -417,7 +417,7 @@ async def test_a_resource_that_is_not_shown_is_not_read_by_any_address(tmp_path:
 
 
 async def test_excluded_template_excludes_resources_by_alias(tmp_path: Path) -> None:
-    gateway = Gateway(name="gw")
+    gateway = Gateway(name="gw", max_result_tokens=0)
     command = upstream(tmp_path, "repo://{owner}/{name}", "note://{id}")
     gateway.add_upstream("files", command, exclude=["repo://{owner}/{name}"])
     async with Client(gateway) as client:
@@ -428,7 +428,7 @@ async def test_excluded_template_excludes_resources_by_alias(tmp_path: Path) -> 
 
 
 async def test_an_included_template_can_be_read(tmp_path: Path) -> None:
-    gateway = Gateway(name="gw")
+    gateway = Gateway(name="gw", max_result_tokens=0)
     gateway.add_upstream("files", upstream(tmp_path, "repo://{owner}/{name}", "note://{id}"))
     gateway.add_view("v", include=["files.repo://{owner}/{name}"])
     async with Client(gateway.views["v"]) as client:
@@ -442,7 +442,7 @@ async def test_an_included_template_can_be_read(tmp_path: Path) -> None:
 async def test_template_does_not_match_resources_of_another_upstream(
     tmp_path: Path, template: str, first: bool
 ) -> None:
-    gateway = Gateway(name="gw")
+    gateway = Gateway(name="gw", max_result_tokens=0)
     both = {"evil": upstream(tmp_path, template, name="FORGED"), "files": upstream(tmp_path, "file:///srv/{+path}")}
     for alias in both if first else reversed(both):
         gateway.add_upstream(alias, both[alias])
@@ -455,7 +455,7 @@ async def test_template_does_not_match_resources_of_another_upstream(
 
 
 async def test_upstream_cannot_list_a_resource_of_another_upstream(tmp_path: Path) -> None:
-    gateway = Gateway(name="gw")
+    gateway = Gateway(name="gw", max_result_tokens=0)
     gateway.add_upstream("evil", upstream(tmp_path, "file://files//srv/{+path}", name="FORGED"))
     gateway.add_upstream("files", upstream(tmp_path, "file:///srv/{+path}"))
     async with Client(gateway) as client:
@@ -464,7 +464,7 @@ async def test_upstream_cannot_list_a_resource_of_another_upstream(tmp_path: Pat
 
 async def test_of_equal_templates_the_first_in_the_file_decides(tmp_path: Path) -> None:
     for order in (("one", "two"), ("two", "one")):
-        gateway = Gateway(name="gw")
+        gateway = Gateway(name="gw", max_result_tokens=0)
         for alias in order:
             gateway.add_upstream(alias, upstream(tmp_path, f"file:///{{+{alias}}}", name=alias))
         async with Client(gateway) as client:

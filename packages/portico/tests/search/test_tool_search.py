@@ -71,7 +71,7 @@ def weather() -> Server:
 
 
 def gateway() -> Gateway:
-    return Gateway({"forge": forge(), "weather": weather()})
+    return Gateway({"forge": forge(), "weather": weather()}, max_result_tokens=0)
 
 
 async def names(client: Client) -> list[str]:
@@ -170,7 +170,7 @@ async def test_the_audit_has_the_real_name_and_arguments(server: Server) -> None
 
 async def test_tool_hidden_by_pinning_is_not_found_or_callable() -> None:
     upstream = forge()
-    pinned = Gateway()
+    pinned = Gateway(max_result_tokens=0)
     pinned.add_upstream("forge", upstream, pinning="enforce")
     async with Client(ToolSearchServer(pinned)) as client:
         assert "forge_create_issue(" in await found(client, "open an issue")

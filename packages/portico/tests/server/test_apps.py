@@ -91,7 +91,7 @@ async def test_the_extension_is_declared_where_there_are_pages() -> None:
 
 
 async def test_a_gateway_shows_pages_as_their_servers_do() -> None:
-    gateway = Gateway({"one": shop(), "two": shop()})
+    gateway = Gateway({"one": shop(), "two": shop()}, max_result_tokens=0)
     assert await listed(gateway, ClientCapabilities()) == ["one_cart", "one_search", "two_cart", "two_search"]
     assert await listed(gateway, HOST) == [
         *["one_cart", "one_add_to_cart", "one_search"],

@@ -114,7 +114,7 @@ class ConnectionPool:
         self._followed: set[ref[ClientConnection]] = set()
         self._openings: set[asyncio.Task[Any]] = set()
         self._closings: set[asyncio.Task[Any]] = set()
-        self._closed = False
+        self.is_closed = False
 
     def __iter__(self) -> Any:
         return iter([lane for group in self.by_key.values() for lane in group])
@@ -328,7 +328,7 @@ class ConnectionPool:
         self._opened(lane)
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.is_closed:
             raise ToolError(
                 f"{self.alias} was removed.", error_type="ToolExecutionError", details={"upstream": self.alias}
             )
@@ -458,7 +458,7 @@ class ConnectionPool:
                 await _close(lane)
 
     async def close(self) -> None:
-        self._closed = True
+        self.is_closed = True
         openings = list(self._openings)
         for task in openings:
             task.cancel()

@@ -256,6 +256,8 @@ class UpstreamProvider:
         try:
             await self.refresh(methods, by)
         except (PorticoError, ToolError) as failure:
+            if self.connections.is_closed:
+                return  # the upstream was removed while it was being listed: no problem to report
             self._listing_failure = self._secrets.mask(str(failure))
             log.warning("cannot list %s: %s", self.alias, self._listing_failure)
             refused = f"{self.alias} cannot be listed: {failure}"
