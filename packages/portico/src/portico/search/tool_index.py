@@ -3,7 +3,7 @@
 Tools have fields. A term counts by its field, its IDF and its saturated frequency (BM25F: Robertson and Zaragoza, The
 Probabilistic Relevance Framework, 2009). Names are split into words, and words are stemmed. Synonyms of query terms and
 the types of files and URLs in the query count, too. For the choice of the weights and their effect, see
-docs/decisions/finding.md.
+docs/decisions/tool-search.md.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _FieldWeight(Struct, frozen=True):
 
 # Weights: the name says most. Descriptions of parameters are long and mention everything, so each
 # of their words counts little. Length: 0 ignores the length of the field, 1 normalizes fully. Tuned
-# on the benchmark in docs/decisions/finding.md.
+# on the benchmark in docs/decisions/tool-search.md.
 _FIELDS = {
     "name": _FieldWeight(3.0, 0.4),
     "title": _FieldWeight(2.0, 0.3),

@@ -84,7 +84,7 @@ async def test_a_connection_that_should_be_closed_is(serve: Serve, server: Serve
 
 
 async def test_cached_head_does_not_imply_a_cached_body(serve: Serve, server: Server) -> None:
-    """docs/decisions/listener.md: a head that was read before is not read again; its body always is."""
+    """docs/decisions/http-server.md: a head that was read before is not read again; its body always is."""
     site = await serve(server)
     raw, other = await site.connect(), await site.connect()
     for one in (raw, other, raw):
