@@ -70,7 +70,7 @@ def test_a_code_that_is_not_known_is_kept() -> None:
 async def connected(how: str, revision: ProtocolVersion) -> AsyncIterator[Client]:
     if how in ("memory", "stdio"):
         target: Any = server if how == "memory" else [sys.executable, str(PROGRAMS / "failing_server.py")]
-        async with Client(target, protocol_version=revision) as client:
+        async with Client(target, protocol_version=revision, max_retries=0) as client:
             yield client
         return
     listener = Listener(build_application(server, HttpServerSettings(sse=True)))
@@ -78,7 +78,7 @@ async def connected(how: str, revision: ProtocolVersion) -> AsyncIterator[Client
     try:
         url = f"http://{host}:{port}"
         target = {"url": f"{url}/sse", "type": "sse"} if how == "sse" else f"{url}/mcp"
-        async with Client(target, protocol_version=revision) as client:
+        async with Client(target, protocol_version=revision, max_retries=0) as client:
             yield client
     finally:
         await listener.stop(0)

@@ -648,7 +648,7 @@ def gateway_file(tmp_path: Path, script: Path, name: str) -> Path:
 @pytest.mark.parametrize("name", ["gateway.toml", "gateway.json"])
 async def test_gateway_file_is_a_target(script: Path, tmp_path: Path, name: str) -> None:
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(str(gateway_file(tmp_path, script, name))) as client:
-        assert [tool.name for tool in await client.list_tools()] == ["one_whoami"]
+        assert [tool.name for tool in await client.list_tools()] == ["read_result", "one_whoami"]
         assert (await client.call_tool("one_whoami")).data == "one"
         assert "cannot start" in client.missing_servers["dead"]
 
