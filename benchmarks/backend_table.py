@@ -22,7 +22,7 @@ import wrk
 from goals import Goal, multiple
 from http_driver import HttpDriver, free_port
 from http_peers import ENVIRONMENTS, UVICORN, HttpPeer
-from peers import PINS, SERVERS, NotInstalled, environment, tree_environment, versions
+from peers import SERVERS, NotInstalled, install_pinned, tree_environment, versions
 from questions import Answers, Question, take_turns
 from services_table import Grid, Size, Table
 
@@ -90,15 +90,14 @@ def prepare(peer: HttpPeer) -> HttpPeer:
             return replace(
                 peer, python=python, program=(python,), version=versions(replace(peer, python=python))["portico"]
             )
-        refused = []
-        for version in PINS[peer.package]:
-            try:
-                python = str(environment(peer.package, version, *BESIDE))
-            except NotInstalled as why:
-                refused.append(f"{version}: {why}")
-                continue
-            return replace(peer, python=python, program=(python,), version=version, note="; ".join(refused))
-        raise NotInstalled("; ".join(refused))
+        pinned = install_pinned(peer.package, *BESIDE)
+        return replace(
+            peer,
+            python=pinned.python,
+            program=(pinned.python,),
+            version=pinned.version,
+            note="; ".join(pinned.rejected),
+        )
     except NotInstalled as why:
         return replace(peer, reason=str(why))
 

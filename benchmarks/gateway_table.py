@@ -20,7 +20,7 @@ from driver import META, MODERN, DriverError, cpu_ns, rss_bytes
 from goals import Goal, limit, verdict
 from http_driver import HttpDriver, free_port, read_message
 from http_questions import cores
-from peers import PEERS, PINS, SERVERS, NotInstalled, Peer, environment
+from peers import PEERS, SERVERS, NotInstalled, Peer, install_pinned
 from questions import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 
@@ -122,9 +122,9 @@ def gateway_columns() -> list[GatewayPeer]:
 
 
 def prepared(peer: GatewayPeer) -> GatewayPeer:
-    (version,) = PINS[peer.package]
     try:
-        return replace(peer, python=str(environment(peer.package, version)), version=version)
+        pinned = install_pinned(peer.package)
+        return replace(peer, python=pinned.python, version=pinned.version, note="; ".join(pinned.rejected))
     except NotInstalled as why:
         return replace(peer, reason=str(why))
 

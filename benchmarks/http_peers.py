@@ -14,12 +14,11 @@ from pathlib import Path
 
 from peers import (
     PEERS,
-    PINS,
     SERVERS,
     NotInstalled,
     Peer,
-    environment,
     go_program,
+    install_pinned,
     node_and_npm,
     npm_install,
     place,
@@ -141,16 +140,10 @@ def this_tree(peer: HttpPeer) -> HttpPeer:
 
 
 def python_sdk(peer: HttpPeer) -> HttpPeer:
-    refused = []
-    for version in PINS[peer.package]:
-        try:
-            python = str(environment(peer.package, version, *UVICORN))
-        except NotInstalled as why:
-            refused.append(f"{version}: {why}")
-            continue
-        how = "its ASGI application with json_response and stateless_http; " + ", ".join(UVICORN).replace("==", " ")
-        return replace(peer, python=python, program=(python,), version=version, note="; ".join([how, *refused]))
-    raise NotInstalled("; ".join(refused))
+    pinned = install_pinned(peer.package, *UVICORN)
+    how = "its ASGI application with json_response and stateless_http; " + ", ".join(UVICORN).replace("==", " ")
+    note = "; ".join([how, *pinned.rejected])
+    return replace(peer, python=pinned.python, program=(pinned.python,), version=pinned.version, note=note)
 
 
 def go(peer: HttpPeer) -> HttpPeer:

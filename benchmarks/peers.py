@@ -13,6 +13,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 # Each version list is tried in order. A second entry is there for indexes that lack a dependency of the first; the
 # table says which version was measured and why it was not the first.
@@ -144,16 +145,28 @@ def tree_environment(name: str, *beside: str) -> Path:
     return python
 
 
-def python_package(peer: Peer) -> Peer:
-    refused = []
-    for version in PINS[peer.package]:
+class Pinned(NamedTuple):
+    """An installed version of a package, and why newer ones could not be installed."""
+
+    python: str
+    version: str
+    rejected: list[str]
+
+
+def install_pinned(package: str, *beside: str) -> Pinned:
+    """Install the first version in `PINS` that the package index can provide."""
+    rejected: list[str] = []
+    for version in PINS[package]:
         try:
-            python = environment(peer.package, version)
-        except NotInstalled as why:
-            refused.append(f"{version}: {why}")
-            continue
-        return replace(peer, python=str(python), version=version, note="; ".join(refused))
-    raise NotInstalled("; ".join(refused))
+            return Pinned(str(environment(package, version, *beside)), version, rejected)
+        except NotInstalled as error:
+            rejected.append(f"{version}: {error}")
+    raise NotInstalled("; ".join(rejected))
+
+
+def python_package(peer: Peer) -> Peer:
+    pinned = install_pinned(peer.package)
+    return replace(peer, python=pinned.python, version=pinned.version, note="; ".join(pinned.rejected))
 
 
 def place(package: str, version: str) -> Path:
