@@ -10,7 +10,7 @@ def load():
 
 
 def open_stdio(Client, command):
-    return Client(command, revision="2025-11-25")
+    return Client(command, protocol_version="2025-11-25")
 
 
 def open_http(Client, url):

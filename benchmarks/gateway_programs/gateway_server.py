@@ -1,6 +1,6 @@
 """The benchmark's gateway on Portico, over HTTP: the servers behind it are those of an mcp.json.
 
-python portico_gateway.py PORT FILE [STORE]
+python gateway_server.py PORT FILE [STORE]
 """
 
 import json
