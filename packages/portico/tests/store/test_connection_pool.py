@@ -47,7 +47,7 @@ async def test_idle_thread_exits_and_is_replaced() -> None:
 
 
 async def test_no_job_is_lost_while_threads_come_and_go() -> None:
-    some = pool(3, 0.0001)
+    some = pool(3, 0.0)
     before = Hand.hired
     async with asyncio.timeout(TIMEOUT_SECONDS):
         for _ in range(300):
@@ -64,3 +64,13 @@ async def test_a_thread_stays_while_there_is_work() -> None:
     await some.close()
     with pytest.raises(DatabaseClosed):
         await run_transaction(some.submit, lambda tx: None, is_write=False)
+
+
+async def test_next_job_returns_to_the_thread_that_was_used_last() -> None:
+    some = pool(8, None)
+    # Both are submitted before a thread can be idle again.
+    together = await asyncio.gather(*(run_transaction(some.submit, lambda tx: None, is_write=False) for _ in range(2)))
+    threads = [await run_transaction(some.submit, lambda tx: None, is_write=False) for _ in range(20)]
+    assert len(set(threads)) == 1
+    assert threads[0] in together
+    await some.close()

@@ -237,12 +237,33 @@ async def test_list_parameter_is_expanded(db: Database) -> None:
     assert await ask("count in :counts", {"counts": list(range(50_000))}) == ["a", "b", "it's ☃"]
 
 
-@pytest.mark.parametrize("text", ["'; drop table item; --", '"', "\\", "%s %(a)s", ":a", "\u202e☃\U0001f600", "a\nb\r"])
+@pytest.mark.parametrize(
+    "text", ["'; drop table item; --", '"', "\\", "\\u0000", "%s %(a)s", ":a", "\u202e☃\U0001f600", "a\nb\r"]
+)
 async def test_text_is_data(db: Database, text: str) -> None:
     await db.write(lambda tx: add(tx, text))
     assert await db.read(lambda tx: tx.fetch_all(str, "select name from item where name = :name", {"name": text})) == [
         text
     ]
+    values = {"names": ["", "NULL", text, "{a,b}"]}
+    assert await db.read(lambda tx: tx.fetch_all(str, "select name from item where name in :names", values)) == [text]
+
+
+@pytest.mark.parametrize("values", [[1], [-1, 2**62], [None, 1], []])
+async def test_lists_of_numbers_of_any_size_are_one_parameter(db: Database, values: list[int | None]) -> None:
+    stored = [value for value in values if value is not None and value > 0]
+    await db.write(lambda tx: [add(tx, str(value), count=value) for value in stored])
+    sql = "select count from item where count in :values"
+    assert await db.read(lambda tx: tx.fetch_all(int, sql, {"values": values})) == stored
+
+
+@pytest.mark.parametrize("values", [{"name": "a\0b"}, {"names": ["a", "b\0"]}, {"names": ["a"], "name": "\0"}])
+async def test_nul_is_rejected_with_the_same_message_by_both_engines(db: Database, values: dict[str, Any]) -> None:
+    condition = " and ".join(f"name {'in' if name == 'names' else '='} :{name}" for name in values)
+    with pytest.raises(
+        InvalidValue, match=r"^Text with a NUL character cannot be stored\. Remove it, or store bytes\.$"
+    ):
+        await db.read(lambda tx: tx.fetch_all(str, f"select name from item where {condition}", values))
 
 
 @pytest.mark.parametrize("value", ["a\0b", "half \ud800", 2**63])

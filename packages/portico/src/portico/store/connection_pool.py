@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
 
@@ -119,7 +120,11 @@ class ConnectionWorker(Protocol):
 
 
 class ConnectionThreadPool:
-    """Threads that take jobs from one queue. They start on demand and end after a long idle time."""
+    """Threads with a connection each. They start on demand and end after a long idle time.
+
+    A job goes to the thread that became idle last: its connection has prepared the usual statements, and threads that
+    are not needed stay idle until they end.
+    """
 
     def __init__(
         self,
@@ -134,42 +139,47 @@ class ConnectionThreadPool:
         self._connect = connect
         self._completions = completions
         self._idle_timeout = idle_timeout
-        # SimpleQueue is reentrant and faster than Queue, and needs no task counting.
-        self._queue: SimpleQueue[TransactionJob | None] = SimpleQueue()
         self._lock = threading.Lock()
+        # Jobs that wait for a thread. It is empty while a thread is idle.
+        self._queue: deque[TransactionJob] = deque()
+        # Inboxes of the idle threads, the one used last at the end. None ends the thread.
+        self._idle: list[SimpleQueue[TransactionJob | None]] = []
         self._started = 0
-        self._idle = 0
-        self._exited = 0
         self._closed: asyncio.Future[None] | None = None
 
     def submit(self, job: TransactionJob) -> None:
-        """Queue a job and start a thread if none is idle. Raises DatabaseClosed."""
+        """Pass a job to an idle thread or to a new one, or queue it if there are enough. Raises DatabaseClosed."""
         with self._lock:
             if self._closed is not None:
                 raise DatabaseClosed
-            if self._idle > 0:
-                self._idle -= 1
+            if self._idle:
+                self._idle.pop().put(job)
             # Started on demand: most processes need one connection.
             elif self._started < self._max_threads:
                 self._started += 1
-                threading.Thread(target=self._work, name=self._name, daemon=True).start()
-            self._queue.put(job)
+                inbox: SimpleQueue[TransactionJob | None] = SimpleQueue()
+                inbox.put(job)
+                threading.Thread(target=self._work, args=[inbox], name=self._name, daemon=True).start()
+            else:
+                self._queue.append(job)
 
     async def close(self) -> None:
         """Finish the submitted jobs, then end all threads."""
         with self._lock:
             if self._closed is None:
                 self._closed = asyncio.get_running_loop().create_future()
-                # One marker per thread, behind the submitted jobs: they are all finished first.
-                for _ in range(self._started):
-                    self._queue.put(None)
+                # Busy threads end when the queue is empty.
+                for inbox in self._idle:
+                    inbox.put(None)
+                self._idle.clear()
                 if not self._started:
                     self._closed.set_result(None)
         await asyncio.shield(self._closed)
 
-    def _work(self) -> None:
+    def _work(self, inbox: SimpleQueue[TransactionJob | None]) -> None:
         worker: ConnectionWorker | None = None
-        while (job := self._next_job()) is not None:
+        job = inbox.get()
+        while job is not None:
             jobs = [job]
             if not job.is_cancelled:
                 try:
@@ -178,46 +188,58 @@ class ConnectionThreadPool:
                 except BaseException as error:
                     for item in jobs:
                         item.complete(error=error)
+            # Idle before the delivery, so that the next job of a caller that has its result returns to this thread.
+            job = self._take_queued_or_wait(inbox)
             self._completions.put(jobs)
             # Drop references, so that results are not kept alive while the thread is idle.
-            del job, jobs
+            del jobs
             if worker is not None:
                 worker.on_idle()
-            with self._lock:
-                # A thread counts as idle only if the queue is empty.
-                if self._queue.empty():
-                    self._idle += 1
-        if worker is not None:
-            worker.close()
-        self._completions.call(self._on_thread_exit)
-
-    def _next_job(self) -> TransactionJob | None:
-        while True:
-            try:
-                return self._queue.get(timeout=self._idle_timeout)
-            except Empty:
-                with self._lock:
-                    if self._idle > 0:  # otherwise `submit` has just counted on this thread
-                        self._idle -= 1
-                        self._started -= 1
-                        return None
+            job = job or self._receive(inbox)
+            if job is None:
+                if worker is not None:
+                    worker.close()
+                    worker = None
+                job = self._take_queued_or_exit()
 
     def _take_queued(self) -> TransactionJob | None:
-        while True:
-            try:
-                job = self._queue.get_nowait()
-            except Empty:
-                return None
+        with self._lock:
+            return self._next_queued()
+
+    def _take_queued_or_wait(self, inbox: SimpleQueue[TransactionJob | None]) -> TransactionJob | None:
+        """Return a queued job, or None after announcing that the thread of this inbox is idle."""
+        with self._lock:
+            job = self._next_queued()
+            if job is None and self._closed is None:
+                self._idle.append(inbox)
+            elif job is None:
+                inbox.put(None)
+            return job
+
+    def _receive(self, inbox: SimpleQueue[TransactionJob | None]) -> TransactionJob | None:
+        """Return the next job of an idle thread, or None if the thread should end."""
+        try:
+            return inbox.get(timeout=self._idle_timeout)
+        except Empty:
+            with self._lock:
+                if inbox in self._idle:
+                    self._idle.remove(inbox)
+                    return None
+            return inbox.get()  # `submit` has just counted on this thread
+
+    def _take_queued_or_exit(self) -> TransactionJob | None:
+        """Return a job that was queued while the thread was about to end, or None after counting it as ended."""
+        with self._lock:
+            job = self._next_queued()
             if job is None:
-                # Every thread needs one marker, so it is returned for the thread that it was meant for.
-                self._queue.put(None)  # the marker for the end stays in the queue
-                return None
+                self._started -= 1
+                if self._closed is not None and not self._started:
+                    self._completions.call(partial(self._closed.set_result, None))
+            return job
+
+    def _next_queued(self) -> TransactionJob | None:
+        while self._queue:
+            job = self._queue.popleft()
             if not job.is_cancelled:
                 return job
-
-    def _on_thread_exit(self) -> None:
-        """Count a finished thread. Runs on the event loop."""
-        if self._closed is not None and not self._closed.done():
-            self._exited += 1
-            if self._exited >= self._started:
-                self._closed.set_result(None)
+        return None

@@ -151,6 +151,9 @@ class UniqueViolation(ConstraintViolation):
     """A value exists already."""
 
 
+NUL_MESSAGE = "Text with a NUL character cannot be stored. Remove it, or store bytes."
+
+
 class InvalidValue(StoreError):
     """A value that the database cannot store."""
 

@@ -15,7 +15,9 @@ from typing import Any
 
 import psycopg
 from psycopg import Connection, Cursor, IsolationLevel
-from psycopg.adapt import Loader
+from psycopg.abc import Buffer, DumperKey
+from psycopg.adapt import Loader, PyFormat
+from psycopg.types.array import ListDumper as PsycopgListDumper
 from psycopg.types.string import TextLoader
 
 from portico.store import errors
@@ -35,6 +37,7 @@ _DEFAULTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "30000",
     "application_name": "portico",
+    "client_encoding": "UTF8",
 }
 # Our statements are short: compiling or parallelizing them takes longer than running them.
 _SETTINGS = (
@@ -56,6 +59,31 @@ class NumericLoader(Loader):
     def load(self, data: Any) -> int | float:
         text = bytes(data)
         return int(text) if text.lstrip(b"-").isdigit() else float(text)
+
+
+class ListDumper(PsycopgListDumper):
+    """Dumps a list for `= any(...)`, in C.
+
+    The type is left to the server, so that lists of large and small integers share a prepared statement.
+    """
+
+    def get_key(self, obj: list[Any], format: PyFormat) -> DumperKey:
+        return self.cls
+
+    def upgrade(self, obj: list[Any], format: PyFormat) -> PsycopgListDumper:
+        return self
+
+    def dump(self, obj: list[Any]) -> Buffer | None:
+        kinds = set(map(type, obj))
+        if kinds == {int}:
+            return f"{{{str(obj)[1:-1]}}}".encode()
+        if kinds == {str}:
+            text = "\0".join(obj)
+            if text.count("\0") >= len(obj):
+                raise errors.InvalidValue(errors.NUL_MESSAGE)
+            escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","')
+            return f'{{"{escaped}"}}'.encode()
+        return super().dump(obj)
 
 
 # Messages of a server that is reachable but cannot serve us now. libpq has no code for them.
@@ -104,7 +132,9 @@ class PostgresEngine:
 
     def connect(self) -> Connection:
         try:
-            connection = psycopg.connect(**self._options)
+            # Autocommit until the settings are made: a transaction would take two more round trips.
+            connection = psycopg.connect(**self._options, autocommit=True)
+            connection.adapters.register_dumper(list, ListDumper)
             connection.adapters.register_loader("numeric", NumericLoader)
             for kind in ("json", "jsonb"):
                 connection.adapters.register_loader(kind, TextLoader)  # `rows.py` decodes it
@@ -112,7 +142,7 @@ class PostgresEngine:
                 _SETTINGS,
                 [f"{seconds * 1000:.0f}" for seconds in (self._timeout, IDLE_IN_TRANSACTION_TIMEOUT_SECONDS)],
             )
-            connection.commit()
+            connection.autocommit = False
         except psycopg.Error as failure:
             # libpq's message contains the host and the user, never the password.
             raise errors.ConnectionLost(f"cannot reach the PostgreSQL server: {str(failure).strip()}") from failure
@@ -283,6 +313,8 @@ def translate_postgres_error(failure: Exception) -> StoreError:
     """Convert an error of the driver into a StoreError."""
     if isinstance(failure, StoreError):
         return failure
+    if isinstance(failure, psycopg.DataError) and "NUL" in str(failure) and not failure.sqlstate:
+        return errors.InvalidValue(errors.NUL_MESSAGE)
     if not isinstance(failure, psycopg.Error) or (isinstance(failure, psycopg.DataError) and not failure.sqlstate):
         return errors.InvalidValue(f"The database cannot hold this value: {failure}")
     state = failure.sqlstate

@@ -91,19 +91,27 @@ def _bind_parameters(parameters: Parameters) -> Any:
     """Convert parameters for the driver. A list becomes JSON, for `in :name`."""
     if not isinstance(parameters, _ROW_TYPES):
         parameters = dict(parameters) if isinstance(parameters, Mapping) else list(parameters)
+    has_list = False
     for value in parameters.values() if isinstance(parameters, dict) else parameters:
         if type(value) is str:
             if "\0" in value:
                 # SQLite accepts NUL but PostgreSQL does not; both must behave alike.
-                raise errors.InvalidValue("Text with a NUL character cannot be stored. Remove it, or store bytes.")
+                raise errors.InvalidValue(errors.NUL_MESSAGE)
         elif type(value) is list:
-            if isinstance(parameters, dict):
-                return {
-                    name: encode_json_column(parameter) if type(parameter) is list else parameter
-                    for name, parameter in parameters.items()
-                }
-            return [encode_json_column(parameter) if type(parameter) is list else parameter for parameter in parameters]
-    return parameters
+            has_list = True
+    if not has_list:
+        return parameters
+    if isinstance(parameters, dict):
+        return {name: _encode_list(value) if type(value) is list else value for name, value in parameters.items()}
+    return [_encode_list(value) if type(value) is list else value for value in parameters]
+
+
+def _encode_list(values: list[Any]) -> str:
+    text = encode_json_column(values)
+    # The escape of NUL, unless the text has a backslash before such digits.
+    if "\\u0000" in text and any("\0" in value for value in values if type(value) is str):
+        raise errors.InvalidValue(errors.NUL_MESSAGE)
+    return text
 
 
 _ERRORS_BY_CODE: dict[int, tuple[type[StoreError], str]] = {
