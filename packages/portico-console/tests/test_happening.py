@@ -23,6 +23,10 @@ command = ["sh", "-c", "echo it-has-gone >&2; exit 3"]
 [audit]
 arguments = "hashed"
 
+[[limit]]
+name = "plan"
+calls_per_month = 1_000_000
+
 [[rule]]
 name = "the office reads"
 principal = ["id:token", "local", "group:office"]
@@ -92,6 +96,9 @@ def test_usage_is_shown_by_tool_and_by_principal(seen: Any) -> None:
     page.get_by_role("button", name="By upstream").click()
     expect(page.get_by_role("row", name="notes").first).to_be_visible()
     expect(page.get_by_role("row", name="notes.write_note")).to_have_count(0)
+    page.get_by_role("button", name="By principal").click()
+    expect(page.get_by_role("columnheader", name="Left this month")).to_be_visible()
+    expect(page.get_by_role("cell", name="of 1,000,000 calls").first).to_contain_text("plan: 9")
     with page.expect_download() as download:
         page.get_by_role("button", name="Download CSV").click()
     assert download.value.path().read_text(encoding="utf-8").startswith("name,calls,errors,")

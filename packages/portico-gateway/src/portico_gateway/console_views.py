@@ -37,6 +37,7 @@ from portico_gateway.gateway.gateway import Gateway
 from portico_gateway.gateway.status import STATUS_PATH as STATUS_PATH, merge_reports
 from portico_gateway.policy import policy_tests
 from portico_gateway.policy.engine import PolicyEngine
+from portico_gateway.policy.limiter import PolicyLimiter
 from portico_gateway.policy.shared_limit_store import current_month, month_end, previous_month
 
 MAX_AUDIT_EVENTS = 1000
@@ -66,7 +67,7 @@ def console_views(server: Server) -> list[Service]:
     protection = server.policy
     if protection is not None and isinstance(protection.audit_hook, AuditLogger):
         views.append(AuditService(protection.audit_hook))
-        views.append(UsageService(protection.audit_hook))
+        views.append(UsageService(server, protection.audit_hook))
     if protection is not None and isinstance(protection.access_policy, PolicyEngine):
         views.append(PolicyService(server, protection.access_policy))
     return views
@@ -143,8 +144,9 @@ class UsageService(Service):
 
     name = "usage"
 
-    def __init__(self, audit: AuditLogger) -> None:
+    def __init__(self, server: Server, audit: AuditLogger) -> None:
         super().__init__()
+        self._server = server
         self._log = _AuditReader(audit)
         self._reports: LruCache[tuple[str, float], tuple[float, UsageReport]] = LruCache(MAX_CACHED_REPORTS)
         # One at a time: a busy server writes millions of records in a month.
@@ -157,7 +159,10 @@ class UsageService(Service):
         hours: Annotated[float, Meta(gt=0, le=MAX_USAGE_HOURS)] | None = None,
         format: Literal["rows", "csv"] = "rows",
     ) -> ToolResult:
-        """Return calls, errors, latency and estimated tokens of this month (UTC), or of the last `hours`."""
+        """Return calls, errors, latency and estimated tokens of this month (UTC), or of the last `hours`.
+
+        By principal also what is left of monthly budgets.
+        """
         report = await self._report(by, hours)
         if format == "csv":
             return _make_result({"csv": format_csv(report.rows)})
@@ -175,6 +180,10 @@ class UsageService(Service):
             report: UsageReport = await self._log.read(
                 lambda tx: read_usage(tx, by, int(since * 1e6), int(now * 1e6) + 1)
             )
+            # A reload may have replaced the limiter.
+            limiter = None if self._server.policy is None else self._server.policy.rate_limiter
+            if by == "principal" and isinstance(limiter, PolicyLimiter):
+                report = report.add_budgets(await limiter.remaining_budgets(row.name for row in report.rows))
             self._reports[key] = (time.monotonic(), report)
             return report
 

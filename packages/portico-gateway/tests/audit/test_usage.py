@@ -204,6 +204,65 @@ async def test_names_of_rejected_calls_are_not_trusted(tmp_path: Path) -> None:
     assert calls(await report(tmp_path)) == {"house.echo": (3, 1), "(rejected)": (2, 2)}
 
 
+BUDGETS = [
+    {"name": "free", "calls_per_month": 10, "tokens_per_month": 100_000},
+    {"name": "echo", "tool": "house.echo", "calls_per_month": 3},
+    # Not one budget for each principal.
+    {"name": "everyone", "by": "provider", "tool": "house.*", "calls_per_month": 50},
+]
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
+async def test_remaining_budgets_of_principals(
+    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    store = None if engine == "sqlite" else request.getfixturevalue("postgres_url")
+    server = house()
+    server.data_dir = str(tmp_path)
+    if store is not None:
+        server.store = store
+    audited(server, tmp_path, limit=BUDGETS)
+    callers = [
+        (Principal("ann", issuer="https://login.example"), 2),
+        (Principal("a#b"), 1),
+        (Principal("bob"), 4),
+        (None, 1),
+    ]
+    place = ["--data", str(tmp_path)] if store is None else ["--store", store]
+    for principal, times in callers:
+        async with Client(server, principal=principal) as client:
+            for _ in range(times):
+                await client.call_tool("echo", raise_on_error=False)
+
+    async def show(*words: str) -> str:
+        assert await asyncio.to_thread(run, [*place, *words]) == 0
+        return capsys.readouterr().out
+
+    rows = {row["name"]: row["budgets"] for row in json.loads(await show("--by", "principal", "--format", "json"))}
+    left = {
+        name: {(budget["name"], budget["unit"]): budget["left"] for budget in budgets} for name, budgets in rows.items()
+    }
+    assert left["https://login.example#ann"].pop(("free", "tokens")) < 100_000
+    assert left["https://login.example#ann"] == {("free", "calls"): 8, ("echo", "calls"): 1}
+    assert left["a#b"]["free", "calls"] == 9 and left["(local)"]["echo", "calls"] == 2
+    assert left["bob"]["echo", "calls"] == 0 and left["bob"]["free", "calls"] >= 6
+    lines = [" ".join(line.split()) for line in (await show("--by", "principal")).splitlines()]
+    assert "PRINCIPAL BUDGET LEFT THIS MONTH OF UNIT" in lines and "bob echo 0 3 calls" in lines
+    assert "LEFT THIS MONTH" not in await show("--by", "tool")
+    assert "budgets" not in await show("--by", "principal", "--month", "2026-01", "--format", "json")
+    cells = {
+        row["name"]: row["budgets"]
+        for row in csv.DictReader(io.StringIO(await show("--by", "principal", "--format", "csv")))
+    }
+    assert cells["a#b"].startswith("echo: 2 of 3 calls; free: 9 of 10 calls; ")
+    # A budget that the settings no longer have is not reported.
+    audited(server, tmp_path, limit=BUDGETS[:1])
+    async with Client(server) as client:
+        await client.call_tool("echo")
+    lines = [" ".join(line.split()) for line in (await show("--by", "principal")).splitlines()]
+    assert "(local) free 8 10 calls" in lines and not any(" echo " in line for line in lines)
+
+
 def test_principals_of_two_issuers_are_two() -> None:
     records = [
         UsageRecord(method="tools/call", principal="ann", issuer=issuer, address="10.0.0.1")
@@ -289,7 +348,7 @@ async def test_pages_are_read_completely(tmp_path: Path, monkeypatch: pytest.Mon
         (("--since", "yesterday"), "invalid time"),
         (("--by", "tol"), "tool"),
         (("--format", "xml"), "csv"),
-        ((), "no audit log found"),
+        ((), "A server records its calls if its settings file has [audit]"),
     ],
 )
 def test_mistakes(words: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

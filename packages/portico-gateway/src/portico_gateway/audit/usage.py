@@ -9,17 +9,19 @@ import csv
 import io
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from portico.definitions.invisible_chars import visible
 from portico.rpc.metrics import DURATION_BUCKETS_SECONDS, quantile
 from portico.store.transaction import Transaction
 from portico.tokens import tokens_from_bytes
 from portico_gateway.audit.queries import iter_bodies
+from portico_gateway.policy.budget_report import ANONYMOUS_PRINCIPAL, LOCAL_PRINCIPAL, RemainingBudget
 
 UsageDimension = Literal["tool", "upstream", "client", "principal"]
 USAGE_DIMENSIONS: tuple[UsageDimension, ...] = get_args(UsageDimension)
@@ -80,7 +82,7 @@ class UsageGroup(Struct):
             self.counts[bisect_left(DURATION_BUCKETS_SECONDS, record.micros / 1e6)] += 1
 
 
-class UsageRow(Struct, frozen=True):
+class UsageRow(Struct, frozen=True, omit_defaults=True):
     """One line of a usage report. Durations are in milliseconds, None without completed calls."""
 
     name: str
@@ -91,6 +93,8 @@ class UsageRow(Struct, frozen=True):
     # Estimated tokens of requests and of responses.
     tokens_in: int
     tokens_out: int
+    # Of a principal: monthly budgets that it has used.
+    budgets: list[RemainingBudget] = []
 
 
 class UsageReport(Struct, frozen=True):
@@ -99,6 +103,11 @@ class UsageReport(Struct, frozen=True):
     by: UsageDimension
     rows: list[UsageRow]
     total: UsageRow
+
+    def add_budgets(self, budgets: Mapping[str, list[RemainingBudget]]) -> UsageReport:
+        """Return the report of principals with their budgets."""
+        rows = [replace(row, budgets=budgets[row.name]) if row.name in budgets else row for row in self.rows]
+        return replace(self, rows=rows)
 
 
 def read_usage(tx: Transaction, by: UsageDimension, since: int, until: int) -> UsageReport:
@@ -169,7 +178,7 @@ def _client(record: UsageRecord) -> str:
 def _principal(record: UsageRecord) -> str:
     """Return the principal as rules name it: two issuers may use the same id for different users."""
     if not record.principal:
-        return "(anonymous)" if record.address else "(local)"
+        return ANONYMOUS_PRINCIPAL if record.address else LOCAL_PRINCIPAL
     return f"{record.issuer}#{record.principal}" if record.issuer else record.principal
 
 
@@ -191,10 +200,13 @@ def format_csv(rows: Sequence[UsageRow]) -> str:
     """Return rows as CSV with a header. Names that a spreadsheet would execute begin with an apostrophe."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(UsageRow.__struct_fields__)
+    *columns, last = UsageRow.__struct_fields__
+    has_budgets = any(row.budgets for row in rows)
+    writer.writerow([*columns, last] if has_budgets else columns)
     for row in rows:
-        name, *numbers = msgspec.structs.astuple(row)
-        writer.writerow([_escape_cell(name), *("" if number is None else number for number in numbers)])
+        name, *numbers, budgets = msgspec.structs.astuple(row)
+        cells = [_escape_cell(name), *("" if number is None else number for number in numbers)]
+        writer.writerow([*cells, _escape_cell("; ".join(map(str, budgets)))] if has_budgets else cells)
     return text.getvalue()
 
 

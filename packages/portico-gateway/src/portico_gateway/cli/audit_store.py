@@ -26,7 +26,7 @@ def find_audit_store(arguments: argparse.Namespace) -> str:
     data = resolve_data_directory(arguments.data)
     store = os.path.expanduser(arguments.store) if arguments.store else default_audit_store(data)
     if "://" not in store and not os.path.exists(store):
-        raise UsageError(f"no audit log found: {store} does not exist")
+        raise _missing_log(store)
     return store
 
 
@@ -41,8 +41,16 @@ async def read_audit_store(arguments: argparse.Namespace, fn: Callable[[Transact
         try:
             return await database.read(fn)
         except InvalidStatement:
-            where = arguments.store or resolve_data_directory(arguments.data)
-            raise UsageError(f"no audit log found in {where}") from None
+            raise _missing_log(arguments.store or str(resolve_data_directory(arguments.data))) from None
+
+
+def _missing_log(store: str) -> UsageError:
+    # A URL may contain a password.
+    where = "the store" if "://" in store else store
+    return UsageError(
+        f"no audit log found: expected one in {where}. A server records its calls if its settings file "
+        "has [audit], and calls over stdio with include_stdio = true; --data or --store names where it records them"
+    )
 
 
 def parse_moment(text: str) -> int:

@@ -194,7 +194,8 @@ FORMS: dict[str, CommandSpec] = {
     "usage": CommandSpec(
         "portico usage [--by DIMENSION] [--month YYYY-MM] [options]",
         "Show the calls, errors, latency and estimated tokens in the audit log of a server\n"
-        "or gateway, by tool, upstream, client or principal.",
+        "or gateway, by tool, upstream, client or principal. By principal also what is left of\n"
+        "monthly budgets.",
         (),
         {
             "": (

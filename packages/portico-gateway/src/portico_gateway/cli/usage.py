@@ -7,12 +7,19 @@ import asyncio
 import re
 import time
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 
 from portico.cli.output import Printer
 from portico.cli.specs import parser_for
 from portico.protocol.errors import UsageError
+from portico.store.data_directory import named_store, resolve_data_directory
+from portico.store.database import Database, parse_database_url
+from portico.store.errors import InvalidStatement
 from portico_gateway.audit.usage import UsageReport, UsageRow, format_csv, read_usage
 from portico_gateway.cli.audit_store import find_audit_store, parse_moment, read_audit_store
+from portico_gateway.policy.budget_report import RemainingBudget, read_remaining_budgets
+from portico_gateway.policy.settings import BUDGET_FILE_NAME
 from portico_gateway.policy.shared_limit_store import current_month, month_end, previous_month
 
 _MONTH = re.compile(r"(\d{4})-(0[1-9]|1[0-2])")
@@ -28,6 +35,8 @@ async def _run(arguments: argparse.Namespace) -> int:
     printer = Printer(arguments.format)
     since, until = _parse_period(arguments)
     report: UsageReport = await read_audit_store(arguments, lambda tx: read_usage(tx, arguments.by, since, until))
+    if arguments.by == "principal" and since <= time.time_ns() // 1000 < until:
+        report = report.add_budgets(await _read_budgets(arguments, [row.name for row in report.rows]))
     if printer.format == "csv":
         printer.write_raw(format_csv(report.rows))
     elif printer.is_json:
@@ -39,10 +48,34 @@ async def _run(arguments: argparse.Namespace) -> int:
         printer.print_error(f"usage from {_format_time(since)} to {_format_time(until)}, from {source}")
         headings = (arguments.by.upper(), "CALLS", "ERRORS", "P50 MS", "P95 MS", "TOKENS IN", "TOKENS OUT")
         printer.print_table(headings, [_format_row(row) for row in (*report.rows, report.total)])
+        budgets = [
+            (row.name, budget.name, f"{budget.left:,}", f"{budget.amount:,}", budget.unit)
+            for row in report.rows
+            for budget in row.budgets
+        ]
+        if budgets:
+            printer.write_raw("\n")
+            printer.print_table(("PRINCIPAL", "BUDGET", "LEFT THIS MONTH", "OF", "UNIT"), budgets)
     else:
-        printer.print_error(f"no calls from {_format_time(since)} to {_format_time(until)}")
+        printer.print_error(
+            f"no calls from {_format_time(since)} to {_format_time(until)}; calls over stdio are recorded with "
+            "include_stdio = true in [audit]"
+        )
     printer.flush()
     return 0
+
+
+async def _read_budgets(arguments: argparse.Namespace, principals: list[str]) -> dict[str, list[RemainingBudget]]:
+    """Return what is left of the monthly budgets of principals, from the store of the budgets."""
+    store = named_store(arguments.store) or str(resolve_data_directory(arguments.data) / BUDGET_FILE_NAME)
+    engine, address = parse_database_url(store)
+    if engine == "sqlite" and not Path(address).exists():  # noqa: ASYNC240
+        return {}  # opening it would create it
+    async with Database(store, max_connections=1) as database:
+        try:
+            return await database.read(partial(read_remaining_budgets, principals=principals))
+        except InvalidStatement:
+            return {}  # no limit of this store has a budget
 
 
 def _format_row(row: UsageRow) -> tuple[str, ...]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Literal, NoReturn
 
 from msgspec import Struct
@@ -20,6 +22,7 @@ from portico.protocol.errors import ToolError, TooManyRequests
 from portico.rpc.call import Call, Reply
 from portico.rpc.supervision import BackgroundTasks
 from portico.tokens import tokens_from_bytes
+from portico_gateway.policy.budget_report import RemainingBudget, read_remaining_budgets
 from portico_gateway.policy.shared_limit_store import (
     STORE_RETRY_SECONDS,
     STORE_TIMEOUT_SECONDS,
@@ -142,6 +145,16 @@ class BudgetLedger:
             self._opening.set()
             self._opening = None
         self._tasks.repeat("budget returns", self.return_unused, RETURN_INTERVAL_SECONDS)
+
+    async def record_budgets(self, server: str, budgets: Sequence[tuple[str, str, float]]) -> None:
+        """Record the budgets of a server for reports."""
+        if self._store is not None:
+            await self._store.record_budgets(server, budgets)
+
+    async def remaining_budgets(self, principals: Iterable[str]) -> dict[str, list[RemainingBudget]]:
+        """Return the budgets that principals have used this month, by principal."""
+        read = partial(read_remaining_budgets, principals=tuple(principals))
+        return {} if self._store is None else await self._store.read(read) or {}
 
     async def close(self) -> None:
         """Return all reservations and close the store."""

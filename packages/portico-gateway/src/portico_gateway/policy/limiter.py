@@ -19,11 +19,12 @@ from portico.rpc.call import Call
 from portico.rpc.identity import client_network
 from portico.rpc.rate_limit import RateLimit
 from portico.server.policy.interfaces import PolicyContext
+from portico_gateway.policy.budget_report import RemainingBudget, principal_key
 from portico_gateway.policy.budgets import CALL_METHODS, RESULT_METHODS, Budget, BudgetAccount, BudgetLedger
 from portico_gateway.policy.concurrency_leases import ConcurrencyLeases, InFlightCalls
 from portico_gateway.policy.engine import MAX_CACHED_DECISIONS, ComponentSelector, cache_decision
 from portico_gateway.policy.patterns import ComponentPattern, PrincipalMatcher
-from portico_gateway.policy.shared_limit_store import PERMIT_LEASE_SECONDS, SharedLimitStore, hash_key
+from portico_gateway.policy.shared_limit_store import PERMIT_LEASE_SECONDS, SharedLimitStore, budget_key, hash_key
 
 # Maximum number of buckets over all limits; the least recently used are evicted.
 # Bounds the memory, whatever number of addresses and
@@ -143,6 +144,15 @@ class PolicyLimiter:
                 yield
             return
         await self._ledger.open(url)
+        await self._ledger.record_budgets(
+            self._server,
+            [
+                (limit.budget_name, budget.unit, budget.amount)
+                for limit in self.limits
+                if limit.by == ("principal",)
+                for budget in limit.budgets
+            ],
+        )
         try:
             async with self._shared_limits():
                 yield
@@ -167,6 +177,10 @@ class PolicyLimiter:
                 self._slots.close()
                 self._slots = None
             await store.close()
+
+    async def remaining_budgets(self, principals: Iterable[str]) -> dict[str, list[RemainingBudget]]:
+        """Return the monthly budgets that principals have used, by principal; none while the store is unavailable."""
+        return {} if self._ledger is None else await self._ledger.remaining_budgets(principals)
 
     # Policy interface
 
@@ -250,7 +264,7 @@ class PolicyLimiter:
                 bucket.running = InFlightCalls(hash_key(key), limit.concurrency)
             if self._ledger is not None and limit.budgets:
                 bucket.budgets = tuple(
-                    self._ledger.account(hash_key((self._server, limit.budget_name, *key[1:], item.unit)), item)
+                    self._ledger.account(budget_key(self._server, limit.budget_name, key[1:], item.unit), item)
                     for item in limit.budgets
                 )
             if len(self._buckets) > MAX_BUCKETS:
@@ -447,10 +461,8 @@ def _needed_slots(running: InFlightCalls, passage: PolicyContext) -> int:
 def _principal(call: Call) -> str:
     if call.principal is None:
         return "" if call.address is None else "anonymous"
-    # The issuer is part of the key: two issuers may use the same subject for different users, who must not share a
-    # limit.
-    issuer, id = getattr(call.principal, "issuer", None), str(getattr(call.principal, "id", None) or call.principal)
-    return f"id {id}" if issuer is None else f"{issuer} {id}"
+    id = str(getattr(call.principal, "id", None) or call.principal)
+    return principal_key(getattr(call.principal, "issuer", None), id)
 
 
 def _provider_value(passage: PolicyContext) -> str:

@@ -119,6 +119,16 @@ class SharedLimitStore:
             log.warning("limits are counted per process: %s", failure)
             return None
 
+    async def read(self, query: Callable[[Transaction], T]) -> T | None:
+        """Run a query. Return None if the store is unavailable."""
+        if self._database is None:
+            return None
+        try:
+            return await self._database.read(query)
+        except PorticoError as failure:
+            log.warning("the store of the limits cannot be read: %s", failure)
+            return None
+
     # Rate limits
 
     async def lease_permits(self, key: Any, rate: RateLimit, cost: float) -> tuple[float, float] | None:
@@ -174,6 +184,10 @@ class SharedLimitStore:
         """Return parts of budgets by key and month. Return whether the store recorded it."""
         return await self._write(partial(_return_budgets, changes=changes)) is not None
 
+    async def record_budgets(self, server: str, budgets: Sequence[tuple[str, str, float]]) -> None:
+        """Record the budgets that each principal of a server has, by name, unit and amount, for reports."""
+        await self._write(partial(_record_budgets, server=server, budgets=budgets))
+
 
 def current_month(now: float) -> int:
     """Return the month of a time as a number such as 202611, in UTC."""
@@ -195,6 +209,11 @@ def month_end(month: int) -> float:
 def hash_key(key: Any) -> str:
     """Return a hash of a key: of fixed length, and without personal data."""
     return sha256(msgspec.json.encode(key)).hexdigest()[:40]
+
+
+def budget_key(server: str, budget: str, values: Sequence[str], unit: str) -> str:
+    """Return the key of a monthly budget: `values` are those of the dimensions that have a budget each."""
+    return hash_key((server, budget, *values, unit))
 
 
 def _lease_permits(tx: Transaction, key: str, rate: RateLimit, least: float, wanted: float) -> tuple[float, float]:
@@ -285,6 +304,16 @@ def _return_budgets(tx: Transaction, changes: Sequence[tuple[str, int, float]]) 
         "insert into portico_quota_month (key, month, spent) values (?, ?, ?) "
         "on conflict (key, month) do update set spent = portico_quota_month.spent + excluded.spent",
         [(key, month, -amount) for key, month, amount in changes],
+    )
+
+
+def _record_budgets(tx: Transaction, server: str, budgets: Sequence[tuple[str, str, float]]) -> None:
+    # Workers of one server start together and write the same rows.
+    tx.advisory_lock(f"portico budgets {server}")
+    tx.execute("delete from portico_quota_budget where server = ?", (server,))
+    tx.execute_many(
+        "insert into portico_quota_budget (server, name, unit, amount) values (?, ?, ?, ?) on conflict do nothing",
+        [(server, *budget) for budget in budgets],
     )
 
 

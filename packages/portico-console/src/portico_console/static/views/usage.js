@@ -1,4 +1,5 @@
-// Usage: calls, errors, latency and estimated tokens by tool, upstream, client or principal, from the audit log.
+// Usage: calls, errors, latency and estimated tokens by tool, upstream, client or principal, from the audit log; by principal
+// also what is left of monthly budgets.
 
 import { button, empty, fill, h, number, plain, save, segments, sheet, span } from "../dom.js";
 import { makeTable } from "../results.js";
@@ -14,12 +15,13 @@ export function view(place, app) {
   let by = "tool";
   const options = () => ({ by, ...(period.value ? { hours: Number(period.value) } : {}) });
   const time = (value) => (value === null || value === undefined ? "–" : span(value));
+  const left = (budgets) => (budgets ?? []).map(({ name, unit, left, amount }) => h("div", { class: left ? "" : "badge bad" }, plain(`${name}: ${number(left)} of ${number(amount)} ${unit}`, 120)));
   const load = () => within(body, async () => {
     const { rows, total, left_out } = await app.call("usage", options());
     fill(figures, [[number(total.calls), "calls"], [number(total.errors), "errors"], [time(total.p50_ms), "p50"], [time(total.p95_ms), "p95"], [number(total.tokens_in), "estimated tokens in"], [number(total.tokens_out), "estimated tokens out"]].map(([value, text]) => h("div", {}, h("div", { class: "figure-big" }, value), h("div", { class: "quiet" }, text))));
     fill(body, rows.length ? table(rows) : empty("No calls", "The audit log has no calls in this period."), left_out ? h("p", { class: "quiet" }, `${number(left_out)} more rows in the CSV file`) : undefined);
   });
-  const table = (rows) => makeTable(rows, { caption: "Usage", columns: [["name", "Name", (value) => plain(value, 120)], ["calls", "Calls"], ["errors", "Errors", (value) => (value ? h("span", { class: "badge bad" }, number(value)) : "0")], ["p50_ms", "p50", time], ["p95_ms", "p95", time], ["tokens_in", "Tokens in"], ["tokens_out", "Tokens out"]] });
+  const table = (rows) => makeTable(rows, { caption: "Usage", columns: [["name", "Name", (value) => plain(value, 120)], ["calls", "Calls"], ["errors", "Errors", (value) => (value ? h("span", { class: "badge bad" }, number(value)) : "0")], ["p50_ms", "p50", time], ["p95_ms", "p95", time], ["tokens_in", "Tokens in"], ["tokens_out", "Tokens out"], ...(rows.some((row) => row.budgets) ? [["budgets", "Left this month", left]] : [])] });
   const download = () => within(body, async () => {
     const { csv } = await app.call("usage", { ...options(), format: "csv" });
     save(`usage-by-${by}.csv`, csv, "text/csv");
