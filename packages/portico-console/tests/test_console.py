@@ -275,7 +275,10 @@ async def test_only_the_server_of_this_machine_gets_its_token(tmp_path: Path, mo
             async with asking(
                 Console(mode="console", can_open_targets=True, token_for=local_token.token_for_url)
             ) as ask:
-                assert (await ask("open_target", target=url))["state"] == "open"
+                for spelling in (url, f":{port}/mcp"):
+                    # The token of this user is found for both.
+                    target = await ask("open_target", target=spelling)
+                    assert (target["state"], target["kind"]) == ("open", "url")
                 for host in ("evil.example", "127.0.0.1.evil.example", "[2002:7f00:1::]"):
                     target = await ask("open_target", target=f"http://{host}:{port}/mcp")
                     assert target["state"] == "failed"

@@ -18,6 +18,7 @@ from portico.protocol.versions import LATEST_PROTOCOL_VERSION
 from portico.server.components.results import ToolResult
 from portico.server.context.context import Context
 from portico.server.registry.service import Service, tool
+from portico.transports.short_urls import with_scheme
 from portico_console.server_requests import ElicitationAction, ServerRequests, UserResponse
 from portico_console.session_auth import visitor_of
 from portico_console.targets import (
@@ -279,7 +280,8 @@ class TargetConnectionService(Service):
 
         `oauth`: log in with a browser on this machine if the server requires it.
         """
-        spec, kind = target.strip(), detect_target_kind(target)
+        spec = with_scheme(target.strip())
+        kind = detect_target_kind(spec)
         options: dict[str, Any] = {}
         if kind == "url":
             found_token = self._auth_for(spec) if self._auth_for is not None else None

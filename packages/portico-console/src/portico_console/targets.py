@@ -441,7 +441,7 @@ def detect_target_kind(spec: str) -> TargetKind:
     """Return the kind of target that a text names, as a Client parses it."""
     if re.match(r"https?://", spec.strip(), re.IGNORECASE):
         return "url"
-    if " " not in spec.strip() and importer.is_import_string(spec.strip()):
+    if not importer.is_command_line(spec.strip()) and importer.is_import_string(spec.strip()):
         return "file" if ".py" in spec else "module"
     return "handler" if spec.strip().endswith((".json", ".toml")) or ".json:" in spec else "command"
 

@@ -337,7 +337,7 @@ def test_the_time_limit_is_of_the_whole_command(portico: Portico, words: list[st
     assert time.monotonic() - begun < 6
 
 
-@pytest.mark.parametrize("spelling", ["{host}:{port}/mcp", "localhost:{port}/mcp"])
+@pytest.mark.parametrize("spelling", ["{host}:{port}/mcp", "localhost:{port}/mcp", ":{port}/mcp", ":{port}"])
 def test_a_url_may_be_typed_without_its_scheme(portico: Portico, url: str, spelling: str) -> None:
     place = urlsplit(url)
     target = spelling.format(host=place.hostname, port=place.port)

@@ -380,6 +380,12 @@ def test_a_fastmcp_json_is_started_on_stdio(home: Path, capsys: pytest.CaptureFi
     assert entry["args"][-3:] == [os.path.abspath("fastmcp.json"), "--transport", "stdio"]
 
 
+@pytest.mark.parametrize("spelling", ["localhost:8080/mcp", ":8080/mcp"])
+def test_a_url_without_scheme_is_written_whole(home: Path, capsys: pytest.CaptureFixture[str], spelling: str) -> None:
+    main(["install", "json", "--", spelling])
+    assert json.loads(capsys.readouterr().out)["mcpServers"] == {"localhost-8080": {"url": "http://localhost:8080/mcp"}}
+
+
 async def test_the_bridge_answers_for_the_server_at_the_url(home: Path) -> None:
     seen: list[str | None] = []
     server = Server("far", instructions="Ask far away.", request_headers=["x-key"])

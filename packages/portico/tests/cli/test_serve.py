@@ -188,11 +188,6 @@ def test_target_that_is_not_a_server_is_rejected(refused: Refused, tmp_path: Pat
     assert "(it has server)" in line
 
 
-def test_a_directory_is_not_a_file(refused: Refused, tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    assert "not found" in refused("serve", "./folder", cwd=tmp_path)
-
-
 def test_a_level_that_does_not_exist(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(SERVER.format(name="one"))
     line = refused("serve", "one.py", "--log-level", "loud", cwd=tmp_path)
@@ -396,7 +391,7 @@ def test_an_error_in_the_users_file_is_one_message_and_its_line(
 
 def test_a_folder_is_not_a_server(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
-    for target in (".", "folder"):
+    for target in (".", "folder", "./folder"):
         assert f"{target!r} is a folder: expected path/to/file.py[:object]" in refused("serve", target, cwd=tmp_path)
 
 
@@ -413,15 +408,48 @@ def test_options_of_other_tools_are_translated(run: Run, tmp_path: Path) -> None
         ("ftp://host/mcp", "expected an http or https URL"),
         ("own", "did you mean 'own.py'?"),
         ("./plain.txt", "the file is not executable; name a Python file"),
+        ("plain.txt", "the file is not executable; name a Python file"),
+        ("two words.txt", "the file is not executable; name a Python file"),
+        ("image.png", "the file is not executable; name a Python file"),
+        ("./script.sh", "the file has no #! line; name its interpreter"),
+        ("program", "did you mean './program'?"),
+        ("./program", "the program in its #! line is missing"),
+        ("folder", "it is a directory"),
+        ("http:/localhost/mcp", "expected an http or https URL"),
     ],
 )
 def test_a_target_that_cannot_be_started_says_what_a_target_is(
     run: Run, tmp_path: Path, target: str, problem: str
 ) -> None:
     (tmp_path / "own.py").write_text(SERVER.format(name="mine"))
-    (tmp_path / "plain.txt").write_text("text")
+    (tmp_path / "folder").mkdir()
+    contents = {"plain.txt": b"text", "two words.txt": b"text", "image.png": b"\x89PNG\r\n\x1a\n"}
+    programs = {"script.sh": b"echo", "program": b"#!/no/such/interpreter\n"}
+    for name, content in (contents | programs).items():
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).chmod(0o755 if name in programs else 0o644)
     done = run("list", target, cwd=tmp_path)
     assert done.returncode == 3 and problem in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["plain.txt", "./plain.txt", "two words.txt", "image.png"])
+def test_a_file_of_another_kind_is_not_a_server(refused: Refused, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\x89PNG\r\n\x1a\n")
+    assert f"{name!r} is not a Python file: expected path/to/file.py[:object]" in refused("serve", name, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("target", ["my servers/own.py", "my servers/own.py:server", "my servers/mcp.json:far-away"])
+def test_a_path_may_contain_spaces(run: Run, tmp_path: Path, target: str) -> None:
+    folder = tmp_path / "my servers"
+    folder.mkdir()
+    (folder / "own.py").write_text(SERVER.format(name="mine"))
+    command = [sys.executable, "-m", "portico", "serve", str(folder / "own.py")]
+    entry = {"command": command[0], "args": command[1:]}
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": {"far-away": entry, "other": entry}}))
+    assert [json.loads(line)["name"] for line in run("list", "tools", target, cwd=tmp_path).stdout.splitlines()] == [
+        "who"
+    ]
 
 
 def test_services_are_added_to_a_server_of_ones_own(run: Run, tmp_path: Path) -> None:

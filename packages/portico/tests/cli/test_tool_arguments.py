@@ -14,7 +14,7 @@ from portico.cli.tool_arguments import (
     build_prompt_arguments,
     build_tool_arguments,
     parse_json_arguments,
-    parse_pair,
+    parse_pairs,
 )
 from portico.protocol.errors import UsageError
 
@@ -53,7 +53,7 @@ SCHEMA: dict[str, Any] = {
 def typed(*words: str, schema: Any = SCHEMA, whole: str | None = None) -> dict[str, Any]:
     sources = InputSources()
     arguments = {} if whole is None else parse_json_arguments(whole, sources)
-    return build_tool_arguments(schema, [parse_pair(word, sources) for word in words], arguments)
+    return build_tool_arguments(schema, parse_pairs(words, sources), arguments)
 
 
 def refused(*words: str, schema: Any = SCHEMA, whole: str | None = None) -> str:
@@ -216,6 +216,32 @@ def test_invalid_tool_arguments_are_rejected(words: list[str], sentence: str) ->
     assert sentence in refused(*words)
 
 
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("text=hello world", "text='hello world'"),
+        ("text=hello big world n=1", "text='hello big world'"),
+        ("text= hello", "text=hello"),
+        ("text = hello", "text=hello"),
+        ("text: hello world", "text='hello world'"),
+        ("text:hello", "text=hello"),
+        ("counts:=[1, 2]", "counts:='[1, 2]'"),
+        ('{"text":1}', """--arguments '{"text":1}'"""),
+    ],
+)
+def test_a_value_that_the_shell_split_is_shown_quoted(line: str, hint: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_pairs(line.split(), InputSources(), accepts_json=True)
+    assert str(raised.value).endswith(f"; did you mean {hint}?")
+
+
+@pytest.mark.parametrize("word", ["hello", "http://127.0.0.1/", "{}", "a b:c"])
+def test_a_word_without_a_likely_key_has_no_suggestion(word: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse_pairs([word], InputSources())
+    assert str(raised.value) == f'expected key=value, got "{word}"'
+
+
 def test_all_mistakes_are_reported_at_once() -> None:
     assert refused("citty=x", "dayz=3").count("\n") == 1
 
@@ -322,7 +348,7 @@ def test_any_schema_gives_arguments_or_a_sentence(schema: Any, word: str) -> Non
 
 
 def test_a_prompt_takes_texts() -> None:
-    given = [parse_pair(word, InputSources()) for word in ("author=5", "note={}")]
+    given = parse_pairs(["author=5", "note={}"], InputSources())
     assert build_prompt_arguments({"author": True, "note": False}, given) == {"author": "5", "note": "{}"}
 
 
@@ -337,5 +363,5 @@ def test_a_prompt_takes_texts() -> None:
 )
 def test_invalid_prompt_arguments_are_rejected(words: list[str], sentence: str) -> None:
     with pytest.raises(UsageError) as raised:
-        build_prompt_arguments({"author": True}, [parse_pair(word, InputSources()) for word in words])
+        build_prompt_arguments({"author": True}, parse_pairs(words, InputSources()))
     assert sentence in str(raised.value)

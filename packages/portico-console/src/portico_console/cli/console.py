@@ -18,6 +18,7 @@ from portico.protocol.errors import UsageError
 from portico.server.http import serve_http
 from portico.server.server import Server
 from portico.store.data_directory import resolve_data_directory
+from portico.transports import importer
 from portico.transports.event_loop import new_event_loop
 from portico_console.cli.console_link import CONSOLE, console_url, session_secret, store_key
 from portico_console.console import Console
@@ -63,7 +64,7 @@ async def _reject_login(id: str, expires: float) -> bool:
 
 def _check_file(target: Any) -> None:
     """Raise UsageError for a missing file here, not in the page."""
-    if isinstance(target, str) and " " not in target:
+    if isinstance(target, str) and not importer.is_command_line(target):
         place = target if target.endswith((".py", ".json", ".toml")) else target.rpartition(":")[0]
         if place.endswith((".py", ".json", ".toml")) and not os.path.isfile(place):
             raise UsageError(f"file {place} not found")

@@ -22,6 +22,7 @@ from portico.cli.terminal_text import to_single_line
 from portico.protocol.errors import ConnectError, UsageError
 from portico.transports.event_loop import new_event_loop
 from portico.transports.http_client.simple_request import http_request
+from portico.transports.short_urls import with_scheme
 from portico_gateway.gateway.gateway import Gateway
 from portico_gateway.gateway.status import STATUS_PATH
 from portico_gateway.plugin import load_gateway
@@ -103,7 +104,7 @@ def _row(state: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    url = (arguments.file or DEFAULT_URL).rstrip("/")
+    url = with_scheme((arguments.file or DEFAULT_URL).rstrip("/"))
     # `check` takes a file and `status` takes a URL; without this a file name is resolved as a host name.
     if "://" not in url and (url.endswith((".toml", ".json")) or os.path.isfile(url)):
         raise UsageError(

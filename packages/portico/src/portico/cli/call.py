@@ -21,7 +21,7 @@ from portico.cli.tool_arguments import (
     build_prompt_arguments,
     build_tool_arguments,
     parse_json_arguments,
-    parse_pair,
+    parse_pairs,
 )
 from portico.client.client import Client
 from portico.client.results import CallToolResult
@@ -40,7 +40,7 @@ def run(argv: list[str]) -> int:
     options, sources = parse_target_command("call", argv), InputSources()
     # Files and standard input are read before a server is started, so that a bad argument starts none.
     json_arguments = {} if options.json_arguments is None else parse_json_arguments(options.json_arguments, sources)
-    argument_inputs = [parse_pair(word, sources) for word in options.pairs]
+    argument_inputs = parse_pairs(options.pairs, sources, accepts_json=True)
     action = partial(_call, options=options, inputs=argument_inputs, json_arguments=json_arguments)
     return run_with_client(options, action, [options.tool])
 
@@ -54,7 +54,7 @@ def run_read(argv: list[str]) -> int:
 def run_prompt(argv: list[str]) -> int:
     """Run `portico prompt`."""
     options, sources = parse_target_command("prompt", argv), InputSources()
-    argument_inputs = [parse_pair(word, sources) for word in options.pairs]
+    argument_inputs = parse_pairs(options.pairs, sources)
     return run_with_client(options, partial(_prompt, options=options, inputs=argument_inputs), [options.name])
 
 

@@ -25,7 +25,7 @@ from portico.cli import jsonc, toml_edit
 from portico.cli.connection_errors import is_url, parse_environment, parse_headers
 from portico.cli.files import create_file, read_text
 from portico.cli.jsonc import InvalidJsonc
-from portico.cli.specs import apply_serve_defaults, parser_for
+from portico.cli.specs import apply_serve_defaults, parse_serve, parser_for
 from portico.cli.terminal_text import escape_control, report_write_errors
 from portico.compat.fastmcp.config_file import fastmcp_source
 from portico.protocol.errors import UsageError
@@ -224,7 +224,7 @@ def default_name(options: list[str]) -> str:
 
     Nothing is executed.
     """
-    target = parser_for("serve").parse(options).target
+    target = parse_serve(options).target
     if target is None:
         return "portico"
     if is_url(target):
@@ -274,13 +274,13 @@ def _entry_for(
 ) -> dict[str, Any]:
     headers = [*arguments.header, *(f"Authorization: Bearer ${{{item}}}" for item in arguments.token_env)]
     environment = parse_environment(arguments.env) or {}
-    target = parser_for("serve").parse(options).target
+    target = parse_serve(options).target
     if target is None or not is_url(target):
         if headers:
             raise UsageError("--header and --token-env require a server at a URL")
         return _finish_entry(place, name, build_entry(place, options, shared=shared), environment)
     # Options of `serve` have no effect on a server that runs elsewhere, so they are rejected rather than dropped.
-    if options != [target]:
+    if len(options) != 1:
         raise UsageError(f"expected only the URL after --, got {' '.join(options)!r}")
     native = _url_entry(place, target, headers)
     if native is not None:
@@ -373,7 +373,7 @@ def portico_command() -> list[str]:
 
 def _resolve_options(options: list[str], *, shared: bool) -> list[str]:
     """Return the `portico serve` options with absolute paths. Raises UsageError if `serve` would reject them."""
-    arguments = apply_serve_defaults(parser_for("serve").parse(options))
+    arguments = apply_serve_defaults(parse_serve(options))
     if arguments.transport != "stdio":
         raise UsageError("the client starts this server and talks to it over stdio: omit --transport and its options")
     target = arguments.target

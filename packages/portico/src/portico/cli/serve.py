@@ -400,7 +400,7 @@ def load_server(target: str) -> Server:
     if target.endswith((".json", ".toml")):
         return cast("Server", plugins.require_plugin("gateway", f"{target}, a gateway file,").load_gateway(target))
     # A client would treat such a target as a command; here it can only be a path.
-    if not importer.is_import_string(target) and ("/" in target or "\\" in target):
+    if not importer.is_import_string(target) and ("/" in target or "\\" in target) and not os.path.exists(target):
         raise UsageError(f"file {target} not found")
     server = importer.import_server(target)
     if not isinstance(server, Server):

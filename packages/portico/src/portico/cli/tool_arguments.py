@@ -15,8 +15,10 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 from base64 import b64encode
-from itertools import islice
+from collections.abc import Sequence
+from itertools import islice, takewhile
 from typing import Any
 
 from msgspec import UNSET, Struct
@@ -71,13 +73,44 @@ class InputSources:
         return (word[1:], read_bytes(word[1:], MAX_INPUT_BYTES)) if word.startswith("@") else None
 
 
-def parse_pair(word: str, sources: InputSources) -> ArgumentInput:
-    """Parse `key=value` or `key:=json`. The key ends at the first `=`."""
-    key, mark, text = word.partition("=")
-    if not is_utf8(word):
-        raise UsageError(f"{quote(ascii(word))} is not valid UTF-8")
-    if not mark:
-        raise UsageError(f"expected key=value, got {quote(word)}")
+def parse_pairs(words: Sequence[str], sources: InputSources, *, accepts_json: bool = False) -> list[ArgumentInput]:
+    """Parse the words of a command line, each `key=value` or `key:=json`. The key ends at the first `=`.
+
+    `accepts_json`: whether the command has the option --arguments.
+    """
+    for at, word in enumerate(words):
+        if not is_utf8(word):
+            raise UsageError(f"{quote(ascii(word))} is not valid UTF-8")
+        if "=" not in word:
+            likely = (
+                f"--arguments {shlex.quote(word)}" if accepts_json and word[0:1] == "{" else _likely_pair(words, at)
+            )
+            hint = f"; did you mean {likely}?" if likely else ""
+            raise UsageError(f"expected key=value, got {quote(word)}{hint}")
+    return [_parse_pair(word, sources) for word in words]
+
+
+def _likely_pair(words: Sequence[str], at: int) -> str:
+    """Return the `key=value` that a word without `=` belongs to, or "" if none is likely."""
+    following = list(takewhile(lambda word: "=" not in word, words[at:]))
+    if at:
+        # The shell splits `text=hello world` at the space.
+        key, _, value = words[at - 1].partition("=")
+    elif len(following) > 1:
+        key, value, following = following[0].removesuffix(":"), "", following[1:]
+    elif words[at + 1 : at + 2] == ["="]:
+        key, value, following = following[0], "", words[at + 2 : at + 3]
+    else:
+        key, _, value = words[at].partition(":")
+        following = []
+        if not key.isidentifier() or value.startswith("//"):
+            return ""
+    text = " ".join([value, *following]).strip()
+    return f"{key}={shlex.quote(text)}" if text else ""
+
+
+def _parse_pair(word: str, sources: InputSources) -> ArgumentInput:
+    key, _, text = word.partition("=")
     raw = key.endswith(":")
     key = key[:-1] if raw else key
     if not all(key.split(".")):

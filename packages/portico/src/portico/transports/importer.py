@@ -18,6 +18,7 @@ from portico.rpc.tracebacks import package_folders
 # Frames of user code that an error message shows.
 MAX_FRAMES = 5
 _PACKAGES = ("portico", "portico_gateway", "portico_services", "portico_console")
+_EXPECTED = "expected path/to/file.py[:object] or module:object"
 # Frameworks whose code `portico port` rewrites.
 _PORTABLE = ("fastmcp", "mcp")
 
@@ -26,6 +27,11 @@ def is_import_string(target: str) -> bool:
     """Return whether a target names an object, as opposed to a command or a URL."""
     place, name = _split(target)
     return bool(name) or _is_file(place)
+
+
+def is_command_line(target: str) -> bool:
+    """Return whether a target has several words: it contains spaces and is not the path of a file."""
+    return " " in target and not any(map(os.path.exists, (target, target.rpartition(":")[0])))
 
 
 def import_server(target: str) -> Any:
@@ -129,11 +135,10 @@ def _is_users(path: str) -> bool:
 
 def _from_name(name: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
-        kind = "a folder" if os.path.isdir(name) else "neither a file nor a module"
-        raise UsageError(f"{name!r} is {kind}: expected path/to/file.py[:object] or module:object")
+        raise UsageError(_describe_path(name) or f"{name!r} is neither a file nor a module: {_EXPECTED}")
     # Python would import it as a namespace package, which has no servers.
     if os.path.isdir(name) and not os.path.isfile(os.path.join(name, "__init__.py")):
-        raise UsageError(f"{name!r} is a folder: expected path/to/file.py[:object] or module:object")
+        raise UsageError(_describe_path(name))
     # As `python -m` does: modules of the current directory can be imported.
     sys.path.insert(0, "")
     try:
@@ -143,8 +148,17 @@ def _from_name(name: str) -> ModuleType:
         missing = failure.__cause__
         absent = missing.name if isinstance(missing, ModuleNotFoundError) else None
         if absent is not None and (name == absent or name.startswith(f"{absent}.")):
-            raise UsageError(f"module {name!r} not found (for a file, use path/to/file.py)") from None
+            raise UsageError(
+                _describe_path(name) or f"module {name!r} not found (for a file, use path/to/file.py)"
+            ) from None
         raise
+
+
+def _describe_path(path: str) -> str:
+    """Return why an existing path is not a target, or "" if nothing exists there."""
+    if os.path.isdir(path):
+        return f"{path!r} is a folder: {_EXPECTED}"
+    return f"{path!r} is not a Python file: {_EXPECTED}" if os.path.exists(path) else ""
 
 
 def _object(module: ModuleType, name: str, target: str) -> Any:

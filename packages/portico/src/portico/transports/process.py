@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -276,9 +277,19 @@ def _start_problem(program: str, failure: OSError) -> str:
     # The system reports a directory as "Permission denied".
     if os.path.isdir(program):
         return "it is a directory; name a file, a command or a URL"
-    if "://" in program:
+    if "://" in program or program.lower().startswith(("http:", "https:")):
         return "expected an http or https URL"
-    if isinstance(failure, PermissionError) and os.path.isfile(program):
+    if failure.errno == errno.ENOEXEC:
+        return f"the file has no #! line; name its interpreter, such as 'python3 {program}'"
+    if os.path.isfile(program):
+        if os.access(program, os.X_OK):
+            is_local = os.path.basename(program) == program
+            # The system reports a missing interpreter as if the script itself were missing.
+            return (
+                f"command not found (did you mean './{program}'?)"
+                if is_local
+                else "the program in its #! line is missing"
+            )
         return "the file is not executable; name a Python file, a configuration file (.json, .toml), a command or a URL"
     if isinstance(failure, FileNotFoundError) and os.path.isfile(f"{program}.py"):
         return f"command not found (did you mean {program + '.py'!r}?)"

@@ -75,7 +75,7 @@ def configuration_kind(value: Any) -> Literal["gateway", "several"] | None:
     "gateway" is the path of a gateway file, "several" a configuration with several servers of which none is named. All
     other targets give None.
     """
-    is_file = isinstance(value, str) and " " not in value.strip()
+    is_file = isinstance(value, str) and not importer.is_command_line(value.strip())
     if is_file and value.strip().endswith(".toml"):
         return "gateway"
     if is_file and value.strip().endswith(".json"):
@@ -154,11 +154,14 @@ def _parse_string(text: str) -> Target:
         raise UsageError("the target must not be empty")
     # `mcp.json:name` selects one server of a file.
     path, _, name = text.partition(".json")
-    if " " not in text and (text.endswith(".json") or name.startswith(":")):
+    is_command_line = importer.is_command_line(text)
+    if not is_command_line and (text.endswith(".json") or name.startswith(":")):
         return _parse_config_file(f"{path}.json", name.removeprefix(":"))
     # The argument of a command may contain a colon; a command of a single word does not.
-    if " " not in text and importer.is_import_string(text):
+    if not is_command_line and importer.is_import_string(text):
         return InProcessTarget(importer.import_server(text))
+    if not is_command_line:
+        return CommandTarget((text,))
     try:
         return CommandTarget(tuple(shlex.split(text)))
     except ValueError as failure:

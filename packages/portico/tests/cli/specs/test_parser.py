@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from portico.cli.commands import all_commands
-from portico.cli.specs import form_for, parse_serve, parser, parser_for
+from portico.cli.specs import form_for, parse_serve, parse_target_command, parser, parser_for
 from portico.cli.specs.parser import join_paragraphs
 
 # They serve, change files or print a script.
@@ -153,6 +153,22 @@ def test_every_command_with_results_has_one_output_flag(command: str) -> None:
 def test_serve_lists_tools_as_the_flags_say(words: list[str], chosen: str | None) -> None:
     arguments = parse_serve(words)
     assert (arguments.target, arguments.face) == ("my.py", chosen)
+
+
+@pytest.mark.parametrize(
+    ("typed", "url"),
+    [
+        (":8080", "http://localhost:8080"),
+        (":8080/mcp", "http://localhost:8080/mcp"),
+        ("localhost:8080/mcp", "http://localhost:8080/mcp"),
+        ("mcp.example.com:8443/mcp", "https://mcp.example.com:8443/mcp"),
+        ("weather.py:server", "weather.py:server"),
+        (":memory:", ":memory:"),
+    ],
+)
+def test_a_url_without_scheme_or_host_is_completed(typed: str, url: str) -> None:
+    assert parse_serve([typed]).target == url
+    assert parse_target_command("inspect", [typed]).target == url
 
 
 def test_tool_search_and_code_mode_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,7 +58,10 @@ def parse_serve(words: list[str]) -> argparse.Namespace:
     choices = {word.partition("=")[0] for word in words} & {"--tool-search", "--no-tool-search", "--code-mode"}
     if len(choices) > 1:
         parser.error(f"only one of {', '.join(sorted(choices))} is allowed")
-    return parser.parse(words)
+    arguments = parser.parse(words)
+    if arguments.target is not None:
+        arguments.target = with_scheme(arguments.target)
+    return arguments
 
 
 def apply_serve_defaults(arguments: argparse.Namespace) -> argparse.Namespace:

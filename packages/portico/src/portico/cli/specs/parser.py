@@ -163,6 +163,8 @@ class CommandParser(argparse.ArgumentParser):
             or get_close_matches(word, candidates, n=1)
             for word in typed
         ]
+        if self.prog in ("portico call", "portico prompt") and typed and not any(near):
+            return "; arguments of the server follow as name=value, without dashes"
         meant = [f"{word}: did you mean {item[0]}?" for word, item in zip(typed, near, strict=True) if item]
         return f" ({'; '.join(meant)})" if meant else ""
 
