@@ -99,7 +99,7 @@ def _likely_pair(words: Sequence[str], at: int) -> str:
     elif len(following) > 1:
         key, value, following = following[0].removesuffix(":"), "", following[1:]
     elif words[at + 1 : at + 2] == ["="]:
-        key, value, following = following[0], "", words[at + 2 : at + 3]
+        key, value, following = following[0], "", list(words[at + 2 : at + 3])
     else:
         key, _, value = words[at].partition(":")
         following = []
