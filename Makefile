@@ -118,8 +118,8 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/test_layers.py tests/test_names.py tests/test_public_door.py tests/packaging/test_workflows.py \
-		packages/portico-services/tests/contracts/test_shipped.py -k "not served_tools"
+	$(BIN)/python -m pytest tests/test_layers.py tests/test_names.py tests/test_public_api_use.py tests/packaging/test_workflows.py \
+		packages/portico-services/tests/contracts/test_specifications.py -k "not served_tools"
 
 format: $(READY)
 	$(BIN)/ruff format .

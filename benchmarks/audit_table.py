@@ -27,7 +27,7 @@ from portico.store.database import Database
 from portico.transports.event_loop import new_event_loop
 from portico_gateway.audit import store as tables, writer
 from portico_gateway.audit.store import verify_store
-from questions import Answers, Question, take_turns
+from scenarios import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 
 NAME = "audit"

@@ -23,7 +23,7 @@ from goals import Goal, multiple
 from http_driver import HttpDriver, free_port
 from http_peers import ENVIRONMENTS, UVICORN, HttpPeer
 from peers import SERVERS, NotInstalled, install_pinned, tree_environment, versions
-from questions import Answers, Question, take_turns
+from scenarios import Answers, Question, take_turns
 from services_table import Grid, Size, Table
 
 NAME = "backend"

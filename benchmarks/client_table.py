@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from client_questions import CLIENT_QUESTIONS, ClientSize
+from client_scenarios import CLIENT_QUESTIONS, ClientSize
 from peers import Peer
-from questions import Answers
+from scenarios import Answers
 from table import aligned, cell, failures, heading, peer_line, piped, ratio
 
 LEGEND = (

@@ -19,7 +19,7 @@ import compiled  # noqa: F401
 from goals import Goal, limit
 from portico import Client, Server
 from portico_services.codemode import CodeMode
-from questions import Answers, Question
+from scenarios import Answers, Question
 
 CALLS = 50
 TURNS, QUICK_TURNS = 20, 3

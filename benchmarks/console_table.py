@@ -19,7 +19,7 @@ from goals import Goal, limit
 from portico import Client, Server
 from portico.extend import serve_http
 from portico_console import Console, ConsoleAccess, attach_console
-from questions import Answers, Question, take_turns
+from scenarios import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 
 ROOT = Path(__file__).resolve().parent.parent

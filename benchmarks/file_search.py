@@ -22,7 +22,7 @@ from portico_services.system import System
 from portico_services.system.files.name_index import FileNameIndex
 from portico_services.system.files.walk import FileCriteria, walk
 from portico_services.system.path_access import AllowedPaths
-from questions import Answers, Question, take_turns
+from scenarios import Answers, Question, take_turns
 from services_table import this_tree
 
 MOST = 25  # what fs_search gives unless it is asked for more

@@ -19,9 +19,9 @@ import wrk
 from driver import META, MODERN, DriverError, cpu_ns, rss_bytes
 from goals import Goal, limit, verdict
 from http_driver import HttpDriver, free_port, read_message
-from http_questions import cores
+from http_scenarios import cores
 from peers import PEERS, SERVERS, NotInstalled, Peer, install_pinned
-from questions import Answers, Question, take_turns
+from scenarios import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 
 NAME = "gateway"

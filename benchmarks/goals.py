@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from questions import Answers, Size
+from scenarios import Answers, Size
 
 # Two medians of the same thing differ by this much on a shared machine; less is not a difference.
 SAME = 1.10

@@ -6,8 +6,8 @@ from typing import Any
 
 from goals import Goal
 from http_peers import HttpPeer
-from http_questions import CONNECTIONS, MEASURES, HttpSize, cores, put
-from questions import Answers
+from http_scenarios import CONNECTIONS, MEASURES, HttpSize, cores, put
+from scenarios import Answers
 from table import aligned, cell, failures, heading, peer_line, piped, ratio, verdicts
 
 

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 import uvloop
 
-from fleet_asking import Serving, busy, children, cpu, private, serving
-from fleet_store import postgres
+from worker_client import Serving, busy, children, cpu, private, serving
+from worker_store import postgres
 
 DEPLOY_SECONDS = 10.0
 MOST_KB = 30.0

@@ -17,7 +17,7 @@ from goals import Goal, limit
 from peers import PINS, NotInstalled, Peer, environment, prepare
 from portico_services.livepython.sandbox.landlock import unavailable_reason
 from portico_services.livepython.sandbox.limits import SandboxLimits
-from questions import Answers, Question, take_turns
+from scenarios import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 
 NAME = "live"

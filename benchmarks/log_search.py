@@ -20,7 +20,7 @@ from portico_services.system.logs.discovery import log_from_path
 from portico_services.system.logs.entries import LogQuery
 from portico_services.system.logs.log_registry import LogRegistry
 from portico_services.system.path_access import AllowedPaths
-from questions import Answers, Question, take_turns
+from scenarios import Answers, Question, take_turns
 
 LOG_QUESTIONS = (
     Question("log_minute", "a minute near the beginning of a text log", "ms"),

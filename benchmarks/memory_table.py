@@ -15,7 +15,7 @@ from live_table import newer_python
 from memory_million import LINES as MILLION_LINES
 from memory_speed import LINES
 from peers import NotInstalled, Peer, environment, node_and_npm, npm_install, place
-from questions import Answers, Question, take_turns
+from scenarios import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 
 NAME = "memory"

@@ -22,7 +22,6 @@ import backend_table
 import client_table
 import compiled  # noqa: F401
 import console_table
-import find_table
 import gateway_table
 import http_table
 import live_table
@@ -30,16 +29,17 @@ import memory_table
 import services_table
 import system_table
 import table
-import task_questions
+import task_scenarios
+import tool_search_table
 import work_items
 import workers_table
 import wrk
-from client_questions import CLIENT_FULL, CLIENT_QUESTIONS, CLIENT_QUICK, PROGRAMS, ask_clients
+from client_scenarios import CLIENT_FULL, CLIENT_QUESTIONS, CLIENT_QUICK, PROGRAMS, ask_clients
 from goals import judge, judge_http
 from http_peers import FAMILIES, HTTP_PEERS, HttpPeer, prepare_http
-from http_questions import HTTP_FULL, HTTP_QUESTIONS, HTTP_QUICK, ask_http
+from http_scenarios import HTTP_FULL, HTTP_QUESTIONS, HTTP_QUICK, ask_http
 from peers import PEERS, NotInstalled, Peer, prepare, versions
-from questions import FULL, QUICK, SECTIONS, Answers, Size
+from scenarios import FULL, QUICK, SECTIONS, Answers, Size
 
 PROTOCOL = ("stdio", "http", "client", "tasks")
 # A service's table is a line here: see services_table.py.
@@ -52,7 +52,7 @@ SERVICES = {
     "items": work_items,
     "workers": workers_table,
     "backend": backend_table,
-    "find": find_table,
+    "find": tool_search_table,
     "console": console_table,
 }
 TABLES = (*PROTOCOL, *SERVICES)
@@ -146,13 +146,13 @@ def as_clients(facts: dict[str, Any], peers: list[Peer], options: argparse.Names
 
 def with_tasks(facts: dict[str, Any], peers: list[Peer], options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
     size, answers = CLIENT_QUICK if options.quick else CLIENT_FULL, Answers()
-    columns = task_questions.task_peers(peers)
+    columns = task_scenarios.task_peers(peers)
     began = time.perf_counter()
-    task_questions.ask_tasks(answers, [peer for peer in columns if not peer.reason], size)
+    task_scenarios.ask_tasks(answers, [peer for peer in columns if not peer.reason], size)
     say(f"tasks: {time.perf_counter() - began:.0f} s")
-    print(task_questions.report(facts, answers, columns, size, options.markdown), flush=True)
+    print(task_scenarios.report(facts, answers, columns, size, options.markdown), flush=True)
     installed = {peer.key: versions(peer) for peer in columns}
-    whole = table.as_json(facts, answers, columns, size, [], installed, task_questions.TASK_QUESTIONS)
+    whole = table.as_json(facts, answers, columns, size, [], installed, task_scenarios.TASK_QUESTIONS)
     return whole, ours_failed(columns, answers)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from goals import Goal
 from peers import Peer, versions
-from questions import Answers, Question
+from scenarios import Answers, Question
 from table import aligned, as_json, cell, failures, heading, peer_line, piped, verdicts
 
 

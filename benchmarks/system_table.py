@@ -21,7 +21,7 @@ import apt
 from driver import DriverError
 from file_search import FILE_QUESTIONS, ask_files, file_columns
 from goals import Goal, limit, multiple
-from journal_made import make_journal
+from journal_generator import make_journal
 from log_search import LOG_QUESTIONS, ask_logs, log_columns
 from peers import ROOT, NotInstalled, Peer, prepare
 from portico_services.system.anonymizer import Anonymizer
@@ -31,7 +31,7 @@ from portico_services.system.logs.journal.file import JournalFile
 from portico_services.system.logs.journal.log import JournalLog
 from portico_services.system.path_access import AllowedPaths
 from portico_services.system.registry.hive import Hive
-from questions import Answers, Question, take_turns
+from scenarios import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 
 NAME = "system"

@@ -10,7 +10,7 @@ from typing import Any
 
 from goals import Goal
 from peers import Peer
-from questions import QUESTIONS, Answers, Question, Size, spread
+from scenarios import QUESTIONS, Answers, Question, Size, spread
 
 NONE = "—"
 NOISY = 0.10  # a quarter-to-quarter spread beyond this share of the median is marked

@@ -22,7 +22,7 @@ from portico_services.workitems import claims
 from portico_services.workitems.edits import WorkItemDraft
 from portico_services.workitems.item_store import WorkItemStore
 from portico_services.workitems.listing import ListQuery
-from questions import Answers, Question, take_turns
+from scenarios import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))

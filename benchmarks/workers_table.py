@@ -6,13 +6,13 @@ import asyncio
 import os
 from typing import Any
 
-import fleet_costs
+import worker_costs
 import wrk
-from fleet_asking import Serving, private, serving
 from goals import Goal, limit, multiple
 from peers import NotInstalled, Peer
-from questions import Answers, Question, take_turns
+from scenarios import Answers, Question, take_turns
 from services_table import Grid, Size, Table, this_tree
+from worker_client import Serving, private, serving
 
 NAME = "workers"
 CONNECTIONS = 32
@@ -64,13 +64,13 @@ def _ask(peer: Peer, quick: bool, program: str) -> dict[str, Any]:
         found = _loaded(fleet, program, 2 if quick else 5) if program else {}
         found |= asyncio.run(_costs(fleet, count, quick))
     if count == 2:
-        found["sent"] = sum(asyncio.run(fleet_costs.of_sending_on(200 if quick else 1_000))) * 1e6
+        found["sent"] = sum(asyncio.run(worker_costs.of_sending_on(200 if quick else 1_000))) * 1e6
     return found
 
 
 def _loaded(fleet: Serving, program: str, seconds: int) -> dict[str, Any]:
-    found = fleet_costs.loaded(fleet, program, seconds, CONNECTIONS)
-    works = fleet_costs.loaded(fleet, program, seconds, CONNECTIONS, "best_customers", most=3)
+    found = worker_costs.loaded(fleet, program, seconds, CONNECTIONS)
+    works = worker_costs.loaded(fleet, program, seconds, CONNECTIONS, "best_customers", most=3)
     cores = len(os.sched_getaffinity(0))
     return {
         "rate": found.rate,
@@ -88,14 +88,14 @@ def _loaded(fleet: Serving, program: str, seconds: int) -> dict[str, Any]:
 async def _costs(fleet: Serving, count: int, quick: bool) -> dict[str, Any]:
     few = 200 if quick else 1_000
     found = {
-        "session": await fleet_costs.of_session(fleet, few) * 1e6,
+        "session": await worker_costs.of_session(fleet, few) * 1e6,
         "private": private(fleet.workers) / count / 1e6,
     }
     if count > 1:
-        found["forwarded"] = await fleet_costs.of_forwarding(fleet, few) * 1e6
-    for many in fleet_costs.LISTENERS:
-        found[f"event_{many}"] = await fleet_costs.of_events(fleet, many, few // 5) * 1e6
-    found["adopting"] = await fleet_costs.of_adopting(fleet, few) * 1e6
+        found["forwarded"] = await worker_costs.of_forwarding(fleet, few) * 1e6
+    for many in worker_costs.LISTENERS:
+        found[f"event_{many}"] = await worker_costs.of_events(fleet, many, few // 5) * 1e6
+    found["adopting"] = await worker_costs.of_adopting(fleet, few) * 1e6
     return found
 
 

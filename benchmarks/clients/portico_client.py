@@ -1,6 +1,6 @@
 """The benchmark's client on Portico."""
 
-from measuring import main
+from measurement import main
 
 
 def load():

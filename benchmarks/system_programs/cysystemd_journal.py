@@ -1,7 +1,7 @@
 """Every entry of a journal with all its fields, by cysystemd."""
 
 from cysystemd.reader import JournalReader
-from walking import main
+from measurement import main
 
 
 def read(path):

@@ -1,7 +1,7 @@
 """Every key of a hive with its time and values, by libregf."""
 
 import pyregf
-from walking import main
+from measurement import main
 
 
 def read(path):

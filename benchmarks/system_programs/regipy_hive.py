@@ -3,8 +3,8 @@
 import logging
 import time
 
+from measurement import main
 from regipy.registry import RegistryHive
-from walking import main
 
 PATIENCE = 2.0
 

@@ -6,7 +6,7 @@ import time
 from fastmcp import Client, FastMCP
 from fastmcp_tasks.client import call_tool_task
 from fastmcp_tasks.extension import TasksExtension
-from measuring import main
+from measurement import main
 
 STARTED = []
 

@@ -4,7 +4,7 @@ import asyncio
 import sys
 import time
 
-from measuring import main
+from measurement import main
 
 from portico import Client, Server
 

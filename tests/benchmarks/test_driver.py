@@ -16,7 +16,7 @@ from support.paths import ROOT
 from support.scripts import load_scripts
 
 FOLDER = ROOT / "benchmarks"
-NAMES = ("driver", "peers", "counts", "questions", "goals", "table")
+NAMES = ("driver", "peers", "call_counts", "scenarios", "goals", "table")
 
 # Speaks both eras. Its argument is the way in which it misbehaves.
 FAKE = """
@@ -76,7 +76,7 @@ def test_modern_requests_carry_their_metadata(bench: SimpleNamespace) -> None:
 def test_sequential_batch_has_cpu_and_a_latency_for_each(bench: SimpleNamespace) -> None:
     with fake(bench) as driver:
         driver.open()
-        batch = bench.questions.call(driver, "add", 30)
+        batch = bench.scenarios.call(driver, "add", 30)
         assert driver.rss_bytes() > 1_000_000
     assert batch.count == len(batch.latencies_ns) == 30
     assert batch.cpu_ns > 0
@@ -122,7 +122,7 @@ def test_wrong_response_is_a_driver_error(bench: SimpleNamespace, how: str, reas
         driver.open()
         driver.timeout = 0.2 if how == "silent" else 10
         with pytest.raises(bench.driver.DriverError, match=reason):
-            bench.questions.call(driver, "add", 3)
+            bench.scenarios.call(driver, "add", 3)
 
 
 def test_a_server_out_of_step_is_not_asked_again(bench: SimpleNamespace) -> None:
@@ -135,10 +135,10 @@ def test_a_server_out_of_step_is_not_asked_again(bench: SimpleNamespace) -> None
 
 
 def test_every_page_of_a_list_is_asked_for(bench: SimpleNamespace) -> None:
-    answers = bench.questions.Answers()
+    answers = bench.scenarios.Answers()
     with fake(bench) as driver:
         driver.open()
-        found = bench.questions.ask_lists(answers, peer(bench), driver)
+        found = bench.scenarios.ask_lists(answers, peer(bench), driver)
     assert answers.own_tools == {"portico": 1000}
     assert found["list_cpu"] > 0
 
@@ -152,9 +152,9 @@ def test_benchmark_alternates_peers_and_reports_failures(bench: SimpleNamespace)
             raise bench.driver.DriverError("fell over")
         return {"ping": float(len(order))}
 
-    answers = bench.questions.Answers()
+    answers = bench.scenarios.Answers()
     turns = [(peer(bench, key), ("ping",), lambda key=key: ask(key)) for key in ("portico", "mcp", "fastmcp")]
-    bench.questions.take_turns(answers, 3, turns)
+    bench.scenarios.take_turns(answers, 3, turns)
     assert order == ["portico", "mcp", "fastmcp", "portico", "fastmcp", "portico", "fastmcp"]
     assert answers.value("ping", "portico") == 4.0
     assert answers.value("ping", "mcp") is None
@@ -162,7 +162,7 @@ def test_benchmark_alternates_peers_and_reports_failures(bench: SimpleNamespace)
 
 
 def test_verdicts_follow_from_the_numbers(bench: SimpleNamespace) -> None:
-    answers = bench.questions.Answers()
+    answers = bench.scenarios.Answers()
     measured = {
         "call_async": (40, 800),
         "call_inline": (41, None),
@@ -178,7 +178,7 @@ def test_verdicts_follow_from_the_numbers(bench: SimpleNamespace) -> None:
             if value is not None:
                 answers.add(question, peer(bench, key), value)
     answers.add("ping", peer(bench, "go"), 120)
-    verdicts = [goal.verdict for goal in bench.goals.judge(answers, bench.questions.FULL)]
+    verdicts = [goal.verdict for goal in bench.goals.judge(answers, bench.scenarios.FULL)]
     assert verdicts[:4] == ["met", "missed", "missed", "undecided"]
     assert verdicts[4:8] == ["met", "missed", "met", "missed"]
     assert verdicts[8:] == ["not measured", "not measured"]
@@ -186,7 +186,7 @@ def test_verdicts_follow_from_the_numbers(bench: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("markdown", [False, True])
 def test_a_peer_that_cannot_be_had_is_shown_with_the_reason(bench: SimpleNamespace, markdown: bool) -> None:
-    answers, size = bench.questions.Answers(), bench.questions.QUICK
+    answers, size = bench.scenarios.Answers(), bench.scenarios.QUICK
     answers.add("ping", peer(bench), 12.345)
     peers = [peer(bench), peer(bench, "mcp", reason="no such wheel")]
     goals = bench.goals.judge(answers, size)
@@ -232,7 +232,7 @@ def test_counts_are_of_one_request_and_of_own_files(bench: SimpleNamespace, tmp_
     )
     monkeypatch.setattr(bench.peers, "SERVERS", tmp_path)
     tiny = bench.peers.Peer("t", "t", "t", modules=("tiny",), server="server.py", python=sys.executable)
-    found = bench.counts.count(bench.peers.replace(tiny, env={"PYTHONPATH": str(tmp_path)}))
+    found = bench.call_counts.count(bench.peers.replace(tiny, env={"PYTHONPATH": str(tmp_path)}))
     assert found.files == {"tiny": 2}
     # answer, add and add; and what eval compiles from the line is one call more, each time from the same place.
     assert found.calls == 4

@@ -19,8 +19,8 @@ from support.paths import ROOT
 from support.scripts import load_scripts
 
 FOLDER = ROOT / "benchmarks"
-NAMES = ("driver", "peers", "counts", "questions", "goals", "table", "wrk", "bare")
-NAMES += ("http_driver", "http_peers", "http_questions", "http_table")
+NAMES = ("driver", "peers", "call_counts", "scenarios", "goals", "table", "wrk", "bare")
+NAMES += ("http_driver", "http_peers", "http_scenarios", "http_table")
 
 # Its second argument is the way in which it misbehaves.
 FAKE = """
@@ -215,7 +215,7 @@ async def test_bare_servers_return_the_same_response_as_portico(bench: SimpleNam
 
 
 def test_verdicts_follow_from_the_numbers(bench: SimpleNamespace) -> None:
-    answers = bench.questions.Answers()
+    answers = bench.scenarios.Answers()
     rates = {"portico": 40_000, "portico-fresh": 30_000, "mcp": 2_000, "go": 21_000, "bare-protocol": 90_000}
     processor = {"portico-granian": 80, "bare-granian": 50, "portico-uvicorn": 81, "bare-uvicorn": 50}
     for key, value in rates.items():
@@ -235,7 +235,7 @@ def test_verdicts_follow_from_the_numbers(bench: SimpleNamespace) -> None:
 
 
 def test_http_goal_reports_the_rate_with_new_headers(bench: SimpleNamespace) -> None:
-    answers = bench.questions.Answers()
+    answers = bench.scenarios.Answers()
     for key, value in {"portico": 40_000, "portico-fresh": 20_000, "mcp": 2_000}.items():
         answers.add("rate_32", peer(bench, key), value)
     goal = bench.goals.judge_http(answers)[0]
@@ -243,13 +243,13 @@ def test_http_goal_reports_the_rate_with_new_headers(bench: SimpleNamespace) -> 
 
 
 def test_goals_without_numbers_are_not_measured(bench: SimpleNamespace) -> None:
-    goals = bench.goals.judge_http(bench.questions.Answers())
+    goals = bench.goals.judge_http(bench.scenarios.Answers())
     assert {goal.verdict for goal in goals} == {"not measured"}
 
 
 @pytest.mark.parametrize("markdown", [False, True])
 def test_the_table_has_a_line_for_each_server_and_number_of_connections(bench: SimpleNamespace, markdown: bool) -> None:
-    answers, size = bench.questions.Answers(), bench.http_questions.HTTP_QUICK
+    answers, size = bench.scenarios.Answers(), bench.http_scenarios.HTTP_QUICK
     peers = [peer(bench), peer(bench, "mcp"), peer(bench, "go", tool=None, session=True, reason="no npm")]
     answers.add("rate_32", peers[0], 30_000)
     answers.add("rate_32", peers[1], 1_000)
@@ -257,7 +257,7 @@ def test_the_table_has_a_line_for_each_server_and_number_of_connections(bench: S
     goals = bench.goals.judge_http(answers)
     text = bench.http_table.report(bench.table.machine(), answers, peers, size, goals, "4.1", markdown)
     rows = [line for line in text.splitlines() if "ping, session" in line and "not installed" in line]
-    assert len(rows) == len(bench.http_questions.CONNECTIONS)
+    assert len(rows) == len(bench.http_scenarios.CONNECTIONS)
     assert "failed: mcp: tools/call, async def, rate_1: wrk, of 9 requests: 3 non-2xx answers" in text
     assert "30.0 ×" in text
     assert "go: not installed: no npm" in text

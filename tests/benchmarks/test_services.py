@@ -18,7 +18,7 @@ from support.paths import ROOT
 from support.scripts import load_scripts
 
 FOLDER = ROOT / "benchmarks"
-NAMES = ("peers", "questions", "goals", "table", "driver", "apt", "services_table", "journal_made", "file_search")
+NAMES = ("peers", "scenarios", "goals", "table", "driver", "apt", "services_table", "journal_generator", "file_search")
 NAMES += ("system_table", "live_table", "run")
 NOTHING = "nothing to be had here"
 
@@ -58,8 +58,8 @@ def peer(bench: SimpleNamespace, key: str, package: str = "", **fields: Any) -> 
 
 def some_table(bench: SimpleNamespace) -> Any:
     """Ours has answered, one has failed, and one is absent."""
-    answers, one = bench.questions.Answers(), bench.questions.Question("one", "a first thing", "ms")
-    two = bench.questions.Question("two", "a second thing", "per s", more_is_better=True)
+    answers, one = bench.scenarios.Answers(), bench.scenarios.Question("one", "a first thing", "ms")
+    two = bench.scenarios.Question("two", "a second thing", "per s", more_is_better=True)
     ours, failing = peer(bench, "portico", version="1"), peer(bench, "failing", version="2")
     absent = peer(bench, "absent", reason="no such wheel")
     answers.add("one", ours, 1.0, 3.0, 2.0)
@@ -226,7 +226,7 @@ def test_system_table_reports_missing_peers_and_measures_the_rest(
 
 
 def test_goals_of_the_system_table_follow_from_the_numbers(bench: SimpleNamespace) -> None:
-    answers = bench.questions.Answers()
+    answers = bench.scenarios.Answers()
     for question, column, value in (
         ("journal_json", "portico", 100_000),
         ("journal_json", "journalctl", 51_000),
@@ -249,7 +249,7 @@ def test_journals_are_measured_against_journalctl(
     if not os.environ.get("CI") and not bench.apt.shutil.which("systemd-journal-remote", path=bench.apt.PLACES):
         pytest.skip("systemd-journal-remote is not installed, and only CI installs it")
     monkeypatch.setattr(bench.system_table, "prepare", lambda one: bench.peers.replace(one, reason=NOTHING))
-    answers, notes = bench.questions.Answers(), []
+    answers, notes = bench.scenarios.Answers(), []
     how, ours = bench.system_table.SYSTEM_QUICK, bench.services_table.this_tree()
     bench.system_table.journals(answers, ours, how, 1, tmp_path, notes)
     assert notes == []
@@ -308,7 +308,7 @@ def test_live_table_reports_why_the_sandbox_is_unavailable(
 
 
 def test_goals_of_the_live_table_follow_from_the_numbers(bench: SimpleNamespace) -> None:
-    answers = bench.questions.Answers()
+    answers = bench.scenarios.Answers()
     for question, value in {"warm": 499, "fresh": 41, "pss": 1999, "ping": 101}.items():
         answers.add(question, peer(bench, "jail"), value)
     goals = bench.live_table.judge(answers, bench.live_table.LIVE_FULL, bench.live_table.Aside(" (recurses)"))

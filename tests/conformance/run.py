@@ -3,7 +3,7 @@
     PYTHONPATH=tests python tests/conformance/run.py [--leg NAME] [--url URL] [--command COMMAND] [--strict] [--keep]
 
 The suite and its Node are installed under `.conformance/` on first use, at the versions pinned here. What must pass
-is in legs.py; what is known to fail, leg by leg, in expected/. Ends with 0 if all is as it must be, and with 1 if not.
+is in runs.py; what is known to fail, leg by leg, in expected/. Ends with 0 if all is as it must be, and with 1 if not.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from support.conformance.legs import AUTHORIZATION_LEGS, CLIENT_LEGS, GATEWAY_LEGS, LEGS, SERVER_LEGS, Leg
+from support.conformance.runs import AUTHORIZATION_LEGS, CLIENT_LEGS, GATEWAY_LEGS, LEGS, SERVER_LEGS, Leg
 from support.conformance.suite import install
-from support.conformance.under_test import Client, NotServing, Server, facing, our_client, reached, serving
+from support.conformance.targets import Client, NotServing, Server, facing, our_client, reached, serving
 from support.conformance.verdict import report, table
 from support.node import NotInstalled
 

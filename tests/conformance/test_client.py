@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from support.conformance.legs import CLIENT_LEGS, Leg
+from support.conformance.runs import CLIENT_LEGS, Leg
 from support.conformance.suite import Suite
-from support.conformance.under_test import our_client
+from support.conformance.targets import our_client
 from support.conformance.verdict import report
 
 

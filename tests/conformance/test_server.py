@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from support.conformance.legs import AUTHORIZATION_LEGS, GATEWAY_LEGS, SERVER_LEGS, Leg
+from support.conformance.runs import AUTHORIZATION_LEGS, GATEWAY_LEGS, SERVER_LEGS, Leg
 from support.conformance.suite import Suite
-from support.conformance.under_test import Face, Server, facing, serving
+from support.conformance.targets import Face, Server, facing, serving
 from support.conformance.verdict import report
 
 

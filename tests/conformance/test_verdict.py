@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from support.conformance.child import Child
-from support.conformance.legs import EXPECTED, LEGS, Leg, expected_failures
+from support.conformance.runs import EXPECTED, LEGS, Leg, expected_failures
 from support.conformance.suite import how_it_ended
 from support.conformance.verdict import ExitReport, Outcome, evaluate, read, report, table
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from support import debian, first_sdk, nginx, node
+from support import debian, mcp_sdk_v1, nginx, node
 from support.node_scripts import Conversation
 
 HERE = Path(__file__).resolve().parent
@@ -72,12 +72,12 @@ def fleet(request, postgres_server, tmp_path_factory) -> Iterator[str]:
     # Processes that share PostgreSQL need a key that is not stored there.
     shared = {"PORTICO_STORE": url, "PORTICO_ENCRYPTION_KEYS": "a key for these tests"}
     envs = [{**shared, "TMPDIR": folder} for folder in folders]
-    serve = partial(running, "portico", "serve", "many.py:server", "--transport", "http", "--port", "0")
+    serve = partial(running, "portico", "serve", "worker_server.py:server", "--transport", "http", "--port", "0")
     with ExitStack() as stack:
         if request.param == "workers":
             yield stack.enter_context(serve("--workers", "2", **envs[0]))
         elif request.param == "uvicorn":
-            words = ("uvicorn", "many:app", "--port", "0", "--workers", "2")
+            words = ("uvicorn", "worker_server:app", "--port", "0", "--workers", "2")
             yield stack.enter_context(running(*words, begins=2, **envs[0]))
         else:
             ports = [int(stack.enter_context(serve(**env)).split(":")[2].partition("/")[0]) for env in envs]
@@ -153,11 +153,11 @@ async def test_python_clients_of_today(fleet, connect_at, client, revision):
 
 def test_the_official_python_client_of_the_first_generation(fleet):
     try:
-        python = first_sdk.python()
+        python = mcp_sdk_v1.python()
     except node.NotInstalled as why:
         debian.without(why)
     done = subprocess.run(
-        [python, HERE / "official_1.py", fleet], capture_output=True, text=True, timeout=60, check=False
+        [python, HERE / "sdk_v1_client.py", fleet], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
     judge(json.loads(done.stdout), "2025-11-25")

@@ -34,8 +34,8 @@ FOLDERS = tuple(
 )
 # Modules whose use starts a process, directly or later.
 HELPERS = (
-    "chromium cli clones collectors consoles fleets forks haproxy hub_hosts nginx node node_scripts oidc postgres "
-    "prison task_processes"
+    "chromium cli console_server forks git_clones haproxy hub_hosts live_python nginx node node_scripts oidc otlp "
+    "postgres task_processes worker_processes"
 )
 MODULES = frozenset(
     {"multiprocessing", "playwright", "pty", "subprocess", *(f"support.{name}" for name in re.findall(r"\w+", HELPERS))}
@@ -52,7 +52,7 @@ SLOW_FILES = tuple(
     ROOT / file
     for file in (
         "tests/packaging/test_plain_install.py",
-        "packages/portico/tests/transports/http_server/workers/test_cut_off.py",
+        "packages/portico/tests/transports/http_server/workers/test_store_outage.py",
         "packages/portico-gateway/tests/gateway/test_framing.py",
         "tests/conformance/test_client.py",
         "tests/conformance/test_server.py",
@@ -62,7 +62,7 @@ SLOW_FILES = tuple(
         "packages/portico-console/tests/test_apps.py",
         "packages/portico-console/tests/test_login.py",
         "packages/portico/tests/client/test_multi_server.py",
-        "packages/portico/tests/store/test_waiting.py",
+        "packages/portico/tests/store/test_startup_waits.py",
         "packages/portico/tests/transports/http_server/workers/test_attacks.py",
         "packages/portico/tests/transports/http_server/workers/test_storm.py",
         "packages/portico/tests/transports/http_server/test_load.py",
@@ -70,7 +70,7 @@ SLOW_FILES = tuple(
         "packages/portico-gateway/tests/gateway/test_one_shot.py",
         "packages/portico-services/tests/memory/sync/test_git_safety.py",
         "packages/portico-services/tests/codemode/test_inner_tasks.py",
-        "packages/portico-services/tests/test_largest.py",
+        "packages/portico-services/tests/test_maximum_sizes.py",
         "packages/portico-services/tests/system/logs/test_large_logs.py",
         "packages/portico/tests/cli/test_completion.py",
         "tests/profiles/test_subcog.py",

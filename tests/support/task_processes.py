@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from support.paths import PROGRAMS
-from support.tasking import CLIENT_CAPABILITIES, MODERN, TIMEOUT_SECONDS
+from support.task_servers import CLIENT_CAPABILITIES, MODERN, TIMEOUT_SECONDS
 
 CHILD = PROGRAMS / "tasks_child.py"
 PREFIX = "io.modelcontextprotocol/"

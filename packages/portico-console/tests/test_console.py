@@ -24,7 +24,7 @@ from portico.rpc.metrics import DURATION_BUCKETS_SECONDS
 from portico.search.tool_search import ToolSearchServer
 from portico_console import Console, activity
 from portico_gateway import Gateway
-from support.consoles import console_of
+from support.console_server import console_of
 from support.paths import ROOT
 
 EXAMPLE = str(ROOT / "examples" / "hello.py")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from portico_gateway import Gateway
-from support.access_desk import login_provider, standing_face
+from support.access_control import login_provider, standing_face
 from support.node import NotInstalled
 
 TIMEOUT_SECONDS = 60.0

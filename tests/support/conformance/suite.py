@@ -1,6 +1,6 @@
 """Install and run the official conformance suite, a Node program (see ../node.py).
 
-When its pin changes, update legs.py and expected/.
+When its pin changes, update runs.py and expected/.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from support import node, oidc
 from support.conformance.child import Child
-from support.conformance.legs import Leg
+from support.conformance.runs import Leg
 from support.conformance.verdict import ExitReport, Outcome, evaluate, read
 from support.paths import ROOT
 

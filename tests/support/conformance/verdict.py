@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.conformance.legs import ALWAYS_SKIPPED, Leg, expected_failures
+from support.conformance.runs import ALWAYS_SKIPPED, Leg, expected_failures
 
 STATUSES = ("SUCCESS", "FAILURE", "WARNING", "SKIPPED")
 NOT_COUNTED = "INFO"
@@ -88,7 +88,7 @@ def evaluate(
         complaints += _judge_scenario(leg, scenario, results.get(scenario), scenario in expected)
         if scenario in endings and scenario not in expected:
             complaints.append(CheckFailure(scenario, f"{endings[scenario].text}:\n{endings[scenario].said}"))
-    complaints += [CheckFailure(name, "is not in the table of legs.py") for name in results.keys() - leg.checks.keys()]
+    complaints += [CheckFailure(name, "is not in the table of runs.py") for name in results.keys() - leg.checks.keys()]
     astray = expected - leg.checks.keys()
     complaints += [CheckFailure(name, "is expected to fail, but is no part of this leg") for name in astray]
     held = leg.checks.keys() - expected

@@ -11,7 +11,7 @@ import pytest
 from portico import Client, Context, Server
 from portico.auth import MemoryStorage
 from portico.auth.token_storage import TokenStorage
-from support.access_desk import oauth_for, visitor
+from support.access_control import oauth_for, visitor
 
 Stand = Callable[..., Any]
 

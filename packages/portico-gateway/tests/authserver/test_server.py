@@ -17,7 +17,7 @@ from portico.rpc.rate_limit import MAX_BUCKETS
 from portico.transports.http_server import ip_rate_limit
 from portico_gateway.credentials.revocation import revoke_principal
 from support import oidc
-from support.fleets import HttpConnection, Session
+from support.worker_processes import HttpConnection, Session
 
 Stand = Callable[..., Any]
 

@@ -27,7 +27,7 @@ from portico_gateway.credentials.encryption import DecryptionFailed, KeyRing, lo
 from portico_gateway.credentials.token_vault import TokenVault
 from portico_gateway.credentials.upstream_accounts import UpstreamAccount
 from portico_gateway.credentials.vault_store import CredentialKey, StoredToken
-from support.access_desk import served
+from support.access_control import served
 from support.http_threads import running
 
 OURS = {"client_id": "us", "client_secret": "secret"}

@@ -27,7 +27,7 @@ from portico_gateway.credentials.encryption import KeyRing
 from portico_gateway.credentials.upstream_accounts import UpstreamAccount
 from portico_gateway.credentials.vault_store import CredentialKey
 from support import oidc
-from support.access_desk import REDIRECT_URI, free_port, oauth_for, served, visitor
+from support.access_control import REDIRECT_URI, free_port, oauth_for, served, visitor
 from support.node import NotInstalled
 
 Stand = Callable[..., Any]

@@ -19,7 +19,7 @@ from portico.auth.principal import Principal
 from portico.protocol.errors import ComponentNotFound, ToolError
 from portico_gateway import Gateway
 from portico_gateway.gateway.upstream import UpstreamProvider
-from support.access_desk import free_port, served
+from support.access_control import free_port, served
 from support.http_threads import running
 
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"

@@ -290,7 +290,7 @@ async def test_connections_of_a_caller_with_many_are_closed_first() -> None:
         assert [lane for lane in lanes if lane.owner == BOB] == before
 
 
-ASKS = PROGRAMS / "asking_server.py"
+ASKS = PROGRAMS / "elicitation_server.py"
 
 
 async def test_parked_call_is_not_ended_for_a_caller_who_has_more() -> None:

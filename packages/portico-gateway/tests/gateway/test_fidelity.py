@@ -18,7 +18,7 @@ from portico.transports.upstream import Upstream
 from portico_gateway import Gateway
 from support.paths import PROGRAMS
 
-SERVER = str(PROGRAMS / "faithful_server.py")
+SERVER = str(PROGRAMS / "verbatim_server.py")
 RESULTS = 60
 SCALARS = [
     "0", "-0", "1.0", "1e5", "1.5E-7", "12345678901234567890", "3.141592653589793238462643", "true", "false", "null",

@@ -24,7 +24,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from portico.protocol.versions import SUPPORTED_PROTOCOL_VERSIONS
-from support.collectors import _CLEAN, PORTICO, serving
+from support.otlp import _CLEAN, PORTICO, serving
 from support.paths import PROGRAMS
 from support.programs.echo_upstream_layout import lay_out
 

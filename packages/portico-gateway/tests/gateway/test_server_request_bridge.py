@@ -20,7 +20,7 @@ from portico.rpc.call import Call
 from portico_gateway import Gateway
 from support.paths import PROGRAMS
 
-SERVER = PROGRAMS / "asking_server.py"
+SERVER = PROGRAMS / "elicitation_server.py"
 ERAS = ["2025-11-25", "2026-07-28"]
 
 
@@ -36,7 +36,7 @@ async def say_ada(params: Any) -> ElicitResult:
 
 @pytest.mark.parametrize("above", ERAS)
 async def test_in_process_server_can_send_requests(above: Any) -> None:
-    from support.programs.asking_server import server
+    from support.programs.elicitation_server import server
 
     async with Client(
         Gateway({"one": server}, max_result_tokens=0), protocol_version=above, elicitation_handler=say_ada

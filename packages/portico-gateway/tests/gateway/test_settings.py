@@ -22,7 +22,7 @@ from portico_gateway.gateway import gateway as gateways
 from portico_gateway.gateway.settings import load_settings, parse_settings
 from support.paths import PROGRAMS
 
-SERVER = str(PROGRAMS / "asking_server.py")
+SERVER = str(PROGRAMS / "elicitation_server.py")
 ONE = {"command": sys.executable, "args": [SERVER]}
 
 

@@ -25,7 +25,7 @@ from portico_gateway.cli.gateway import _format_report, _is_healthy
 from portico_gateway.gateway.status import merge_reports
 from support.paths import PROGRAMS
 
-SERVER = PROGRAMS / "asking_server.py"
+SERVER = PROGRAMS / "elicitation_server.py"
 DYING = "import sys; print('cannot find the KEY-42', file=sys.stderr); sys.exit(1)"
 
 

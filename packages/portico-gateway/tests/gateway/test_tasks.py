@@ -14,7 +14,7 @@ from portico.protocol.errors import InvalidParams, MissingClientCapability, Prot
 from portico_gateway import Gateway
 from support.paths import PROGRAMS
 
-SERVER = [sys.executable, str(PROGRAMS / "tasking_server.py")]
+SERVER = [sys.executable, str(PROGRAMS / "task_server.py")]
 ERAS = ["2025-11-25", "2026-07-28"]
 EXTENSION = "io.modelcontextprotocol/tasks"
 TIMEOUT_SECONDS = 30.0

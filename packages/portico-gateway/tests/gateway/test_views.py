@@ -160,7 +160,7 @@ include = ["a.add"]
 
 def file(tmp_path: Path, more: str = "") -> Path:
     found = tmp_path / "gateway.toml"
-    server = PROGRAMS / "asking_server.py"
+    server = PROGRAMS / "elicitation_server.py"
     found.write_text(FILE.format(python=sys.executable, server=server) + more)
     return found
 

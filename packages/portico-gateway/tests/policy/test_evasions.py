@@ -17,7 +17,7 @@ from portico.protocol.tasks import EXTENSION
 from portico.rpc.call import Call
 from portico.server.http import serve_http
 from portico.server.policy import settings as access_settings
-from support.access_desk import ANN, STRANGER, call, post
+from support.access_control import ANN, STRANGER, call, post
 
 
 def house() -> Server:

@@ -25,7 +25,7 @@ from portico_gateway.policy import concurrency_leases, limiter, shared_limit_sto
 from portico_gateway.policy.limiter import PolicyLimiter
 from portico_gateway.policy.settings import parse_limits
 from portico_services.contracts import Contracts
-from support.access_desk import post
+from support.access_control import post
 
 ANN, BOB = Principal("ann"), Principal("bob")
 

@@ -15,7 +15,7 @@ from portico.errors import MethodNotFound
 from portico.extend import Call
 from portico_gateway import Gateway
 from portico_services.codemode import CodeMode, CodeModeServer
-from support.shop import READS, TIMEOUT_SECONDS, jail_only, run
+from support.script_tools import READS, TIMEOUT_SECONDS, jail_only, run
 
 pytestmark = jail_only
 WRITES = {"readOnlyHint": False, "destructiveHint": True}

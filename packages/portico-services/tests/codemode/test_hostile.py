@@ -19,7 +19,7 @@ from portico.auth import Principal
 from portico.extend import FIRST_MODERN_VERSION, Call, Decision, Visibility, dispatch_in_process
 from portico.types import ClientCapabilities
 from portico_services.codemode import CodeMode, CodeModeServer
-from support.shop import READS, ToolShop, jail_only, run
+from support.script_tools import READS, ToolShop, jail_only, run
 
 pytestmark = [jail_only, pytest.mark.asyncio(loop_scope="module")]
 

@@ -16,12 +16,12 @@ from portico.types import EmbeddedResource, ResourceLink, TextResourceContents
 from portico_gateway import Gateway
 from portico_services.codemode import CodeMode, CodeModeServer, script_run, service
 from support.paths import PROGRAMS
-from support.shop import READS, TIMEOUT_SECONDS, jail_only, run
+from support.script_tools import READS, TIMEOUT_SECONDS, jail_only, run
 
 pytestmark = jail_only
 REVISIONS = ("2024-11-05", "2025-06-18", "2025-11-25", "2026-07-28")
 ONLY_TASK = TaskConfig(mode="required", poll_interval=0.02)
-TASKING = PROGRAMS / "tasking_server.py"
+TASKING = PROGRAMS / "task_server.py"
 LEDGER = PROGRAMS / "ledger.py"
 
 

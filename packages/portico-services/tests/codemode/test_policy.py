@@ -30,7 +30,7 @@ from portico_services.codemode import CodeModeServer, process_lease, stubs
 from portico_services.codemode.journal import RunJournal, RunStore, digest
 from portico_services.codemode.service import ANONYMOUS_OWNER
 from portico_services.codemode.tool_catalog import ScriptTool, ToolCatalog
-from support.shop import READS, jail_only, run
+from support.script_tools import READS, jail_only, run
 
 ANN, EVE = Principal("ann", groups=frozenset({"ops"})), Principal("eve")
 ELICITS = ClientCapabilities(elicitation={})

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from portico import Client
 from portico_services.codemode import script_run, service
-from support.shop import ToolShop, jail_only, run
+from support.script_tools import ToolShop, jail_only, run
 
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 pytestmark = [jail_only, pytest.mark.asyncio(loop_scope="module")]

@@ -13,7 +13,7 @@ from portico import Client, Server
 from portico.auth import Principal
 from portico_services.codemode import CodeModeServer
 from portico_services.codemode.tool_catalog import ScriptTool, ToolCatalog
-from support.shop import READS, ToolShop, jail_only, run
+from support.script_tools import READS, ToolShop, jail_only, run
 
 pytestmark = [jail_only, pytest.mark.asyncio(loop_scope="module")]
 

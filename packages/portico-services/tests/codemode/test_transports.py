@@ -19,7 +19,7 @@ from portico.cli import tool_search
 from portico.extend import Call, Handler, serve_http
 from portico_gateway import Gateway
 from portico_services.codemode import CodeMode, CodeModeServer
-from support.shop import READS, TIMEOUT_SECONDS, ToolShop, jail_only, run
+from support.script_tools import READS, TIMEOUT_SECONDS, ToolShop, jail_only, run
 
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 pytestmark = [jail_only, pytest.mark.asyncio(loop_scope="module")]

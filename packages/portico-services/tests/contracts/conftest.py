@@ -9,12 +9,12 @@ import pytest
 
 from portico import Server
 from portico_services.contracts.definitions import ServerContract, contract_from_tools
-from support import corner_shop
+from support import contract_shop
 
 
 @pytest.fixture
 def shop() -> Server:
-    return corner_shop.make()
+    return contract_shop.make()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from portico_services.contracts import definitions, diff as diffs
 from portico_services.contracts.definitions import ServerContract, contract_from_tools
 from portico_services.contracts.diff import diff_contracts, migration_guide
 from portico_services.contracts.invocation_names import deduplicate
-from support.schemas_by_chance import SCHEMAS, changes
+from support.random_schemas import SCHEMAS, changes
 
 Make = Callable[..., ServerContract]
 Schema = dict[str, Any]

@@ -15,7 +15,7 @@ from portico import Client, Server
 from portico.definitions import LockFileError, components_from_list
 from portico_services.contracts import invoker, lockfile
 from portico_services.contracts.definitions import ServerContract, contract_from_tools
-from support.schemas_by_chance import changes
+from support.random_schemas import changes
 
 Make = Callable[..., ServerContract]
 

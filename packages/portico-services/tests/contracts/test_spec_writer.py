@@ -20,7 +20,7 @@ from portico_services.contracts.lint import LintFinding, lint_document
 from portico_services.contracts.outcomes import data_schema
 from portico_services.contracts.spec_writer import render_specification
 from support.paths import ROOT
-from support.schemas_by_chance import ARGUMENTS, SCHEMAS
+from support.random_schemas import ARGUMENTS, SCHEMAS
 
 Make = Callable[..., ServerContract]
 EXAMPLES = ROOT / "examples"

@@ -12,7 +12,7 @@ import pytest
 from portico import Client, Server
 from portico.transports.event_loop import new_event_loop
 from portico_services.livepython import LivePython
-from support.prison import REVISION, WorkerDialog
+from support.live_python import REVISION, WorkerDialog
 
 ON_BOTH_LOOPS = frozenset(
     {"test_code_runs_and_names_stay", "test_names_survive_a_timeout", "test_timeout_is_reported_in_the_error_metadata"}

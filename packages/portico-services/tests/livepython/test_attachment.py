@@ -15,7 +15,7 @@ import pytest
 from portico import Client, Server, ToolError, UsageError
 from portico_services.livepython import attach, attachment as attached
 from portico_services.livepython.attachment import AttachedPython
-from support.prison import REVISION, WorkerDialog, wait_until
+from support.live_python import REVISION, WorkerDialog, wait_until
 
 
 class Account:

@@ -12,7 +12,7 @@ import pytest
 from portico import UsageError
 from portico_services.livepython import LivePython
 from portico_services.livepython.sandbox import project_imports
-from support.prison import jail_only
+from support.live_python import jail_only
 
 Begin = Callable[..., Any]
 

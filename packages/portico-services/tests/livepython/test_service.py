@@ -19,7 +19,7 @@ from portico_services.livepython import LivePython, attach, service
 from portico_services.livepython.sandbox.forked_worker import ForkedWorkerFactory
 from portico_services.livepython.sandbox.limits import MIB, SandboxLimits
 from portico_services.livepython.sandbox.syscalls import SandboxUnavailable
-from support.prison import REVISION, jail_only, wait_until
+from support.live_python import REVISION, jail_only, wait_until
 
 Begin = Callable[..., Any]
 

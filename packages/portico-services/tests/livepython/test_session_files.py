@@ -13,7 +13,7 @@ from portico import Client, Server
 from portico.auth import Principal
 from portico_services.livepython import LivePython, session_files, session_tools
 from portico_services.livepython.attachment import AttachedPython
-from support.prison import REVISION, WorkerDialog, jail_only
+from support.live_python import REVISION, WorkerDialog, jail_only
 
 Begin = Callable[..., Any]
 pytestmark = jail_only

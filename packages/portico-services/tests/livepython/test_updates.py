@@ -11,7 +11,7 @@ import pytest
 from portico import Server
 from portico_services.livepython import LivePython
 from portico_services.livepython.worker_client import MAX_TRACKED_CLASSES
-from support.prison import REVISION, jail_only
+from support.live_python import REVISION, jail_only
 
 pytestmark = jail_only
 

@@ -19,7 +19,7 @@ from portico.store.database import Database
 from portico_services import git_project
 from portico_services.memory.service import Memory
 from portico_services.memory.store.memory_store import MIGRATION_HISTORY, MIGRATIONS, MemoryStore
-from support.clones import Clone, git
+from support.git_clones import Clone, git
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ import pytest
 from portico_services.cli import memory_hooks
 from portico_services.cli.specs import HOOKS
 from portico_services.memory.extras.hooks import responses
+from support.memories import KEY
 from support.overrides import override_constants
-from support.remembering import KEY
 
 Shell = Callable[..., Any]
 TIMEOUT_SECONDS = 60.0

@@ -16,9 +16,9 @@ from portico_services import git_project
 from portico_services.memory.service import Memory
 from portico_services.memory.store.capture import MemoryDraft
 from portico_services.memory.sync.engine import sync_memories
-from support.clones import Clone, read_state
 from support.engines import sqlite_engine  # noqa: F401
-from support.remembering import CAPTURE, call_tool
+from support.git_clones import Clone, read_state
+from support.memories import CAPTURE, call_tool
 
 Serving = Callable[..., Any]
 

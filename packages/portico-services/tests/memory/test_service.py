@@ -11,7 +11,7 @@ import pytest
 from portico import Client, Server, UsageError
 from portico.protocol.errors import ProtocolError
 from portico_services.memory.service import Memory
-from support.remembering import CAPTURE, KEY, call_failing_tool, call_tool, template
+from support.memories import CAPTURE, KEY, call_failing_tool, call_tool, template
 
 Serving = Callable[..., Any]
 

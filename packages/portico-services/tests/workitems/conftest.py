@@ -16,7 +16,7 @@ from portico_services.workitems.item_store import MIGRATION_HISTORY, MIGRATIONS,
 from portico_services.workitems.service import Tasks
 from support.forks import AsyncCommand, ForkServer
 from support.paths import PROGRAMS
-from support.workbench import Clock
+from support.work_items import Clock
 
 TIMEOUT_SECONDS = 60.0
 

@@ -15,7 +15,7 @@ from portico_services.workitems.edits import WorkItemChanges, WorkItemDraft
 from portico_services.workitems.errors import InvalidWorkItem, WorkItemConflict
 from portico_services.workitems.item_store import WorkItemStore
 from portico_services.workitems.listing import ListQuery
-from support.workbench import Clock, check_counts, create_item, set_status
+from support.work_items import Clock, check_counts, create_item, set_status
 
 TIMEOUT_SECONDS = 120.0
 AGENTS = 20

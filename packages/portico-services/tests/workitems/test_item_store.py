@@ -15,7 +15,7 @@ from portico_services.workitems.errors import (
 from portico_services.workitems.item_store import WorkItemStore
 from portico_services.workitems.listing import ListQuery
 from portico_services.workitems.states import STATUSES, TRANSITIONS
-from support.workbench import HOSTILE, Clock, check_counts, create_item, move_item, read_all_rows, set_status
+from support.work_items import HOSTILE, Clock, check_counts, create_item, move_item, read_all_rows, set_status
 
 # How to bring a fresh task into each state.
 WAYS = {"pending": [], "in_progress": ["in_progress"], "completed": ["completed"], "failed": ["failed"]}

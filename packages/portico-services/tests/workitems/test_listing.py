@@ -17,7 +17,7 @@ from portico_services.workitems.edits import WorkItemChanges, WorkItemDraft
 from portico_services.workitems.errors import InvalidWorkItem
 from portico_services.workitems.item_store import MIGRATIONS, WorkItemStore
 from portico_services.workitems.listing import ALL_PROJECTS, ListQuery
-from support.workbench import Clock, call_failing_tool, call_tool, check_counts, create_item
+from support.work_items import Clock, call_failing_tool, call_tool, check_counts, create_item
 
 Serving = Callable[..., Any]
 MINUTE_MS = 60_000

@@ -18,7 +18,7 @@ from portico_services import assembly
 from portico_services.workitems.ids import is_id
 from portico_services.workitems.service import Tasks
 from support.engines import sqlite_engine  # noqa: F401
-from support.workbench import HOSTILE, call_failing_tool, call_tool
+from support.work_items import HOSTILE, call_failing_tool, call_tool
 
 Serving = Callable[..., Any]
 TIMEOUT_SECONDS = 20.0

@@ -19,7 +19,7 @@ from portico_services.workitems.listing import ListQuery
 from portico_services.workitems.query_plan import TextFilter
 from portico_services.workitems.text_index import MAX_SUFFIX_CHARS, MAX_TERM_CHARS, MAX_TERMS
 from portico_services.workitems.validation import casefold_text
-from support.workbench import HOSTILE, call_tool, create_item
+from support.work_items import HOSTILE, call_tool, create_item
 
 TIMEOUT_SECONDS = 60.0
 PIECES = [

@@ -11,7 +11,7 @@ from portico.store.transaction import Transaction
 from portico_services.workitems.edits import WorkItemChanges
 from portico_services.workitems.item_store import MIGRATIONS, WorkItemStore
 from support.engines import sqlite_engine  # noqa: F401
-from support.workbench import check_counts, create_item, move_item, set_status
+from support.work_items import check_counts, create_item, move_item, set_status
 
 
 async def order(items: WorkItemStore) -> list[str]:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from portico.jsonschema import validation
 from portico.jsonschema.dialects import to_draft_07, wrap_as_property
 from portico.jsonschema.examples import NoExampleFound, UnsupportedPattern, generate_example, generate_matching_text
-from support.schemas_by_chance import SCHEMAS
+from support.random_schemas import SCHEMAS
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from portico.protocol.versions import (
     V2026_07_28,
 )
 from portico.rpc.call import Call
-from support.knock import knock
+from support.channels import knock
 
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
 UNSUPPORTED_VERSION = -32022

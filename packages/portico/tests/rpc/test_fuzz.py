@@ -28,7 +28,7 @@ from portico.protocol.methods import LONG_LIVED_METHODS, METHODS
 from portico.protocol.versions import HANDSHAKE_VERSIONS, SUPPORTED_PROTOCOL_VERSIONS, V2026_07_28
 from portico.rpc.channel import Channel
 from portico.rpc.handshake.session import HandshakeSession
-from support.knock import knock
+from support.channels import knock
 from support.storm import times
 
 TIMES = int(os.environ.get("FUZZ", "1"))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.collectors import SERVED, Receiver, attributes, call, receiving, serving
+from support.otlp import SERVED, Receiver, attributes, call, receiving, serving
 
 pytest.importorskip("opentelemetry.proto")
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from portico.telemetry.log_formatters import create_formatter
-from support.collectors import PORTICO, SERVED, TIMEOUT_SECONDS, call, serving
+from support.otlp import PORTICO, SERVED, TIMEOUT_SECONDS, call, serving
 
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "double", "arguments": {"n": 1}}}
 READY = {"jsonrpc": "2.0", "method": "notifications/initialized"}

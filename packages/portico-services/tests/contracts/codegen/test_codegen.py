@@ -22,7 +22,7 @@ from portico_services.contracts.codegen.python import generate_python
 from portico_services.contracts.codegen.typescript import generate_typescript
 from portico_services.contracts.definitions import contract_from_tools
 from support.hostile_names import evil_contract
-from support.schemas_by_chance import ARGUMENTS, SCHEMAS
+from support.random_schemas import ARGUMENTS, SCHEMAS
 
 
 def type_checked(folder: Path, *files: str) -> str:

@@ -22,7 +22,7 @@ from portico_services.contracts.definitions import ServerContract, contract_from
 from support import node
 from support.hostile_names import evil_contract
 from support.paths import ROOT, SUPPORT
-from support.schemas_by_chance import ARGUMENTS, SCHEMAS
+from support.random_schemas import ARGUMENTS, SCHEMAS
 
 PINS = SUPPORT / "npm" / "contracts"
 SECONDS = 120.0
@@ -106,7 +106,7 @@ await client.close();
 SERVER = """
 import sys
 sys.path.insert(0, {support!r})
-from support.corner_shop import make
+from support.contract_shop import make
 make().run()
 """
 

@@ -20,7 +20,7 @@ from portico_services.livepython import LivePython
 from portico_services.livepython.sandbox import worker
 from portico_services.livepython.sandbox.limits import MIB
 from support.escapes import ALL, Escape
-from support.prison import REVISION, TIMEOUT_SECONDS, WorkerDialog, jail_only, wait_until
+from support.live_python import REVISION, TIMEOUT_SECONDS, WorkerDialog, jail_only, wait_until
 
 pytestmark = [jail_only, pytest.mark.asyncio(loop_scope="module")]
 

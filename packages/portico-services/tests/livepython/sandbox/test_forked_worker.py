@@ -16,8 +16,8 @@ from portico_services.livepython.sandbox.limits import SandboxLimits
 from portico_services.livepython.sandbox.name_resolution import InspectionError
 from portico_services.livepython.sandbox.syscalls import SandboxUnavailable
 from portico_services.livepython.session_pool import SessionPool
+from support.live_python import REVISION, jail_only, wait_until
 from support.paths import ROOT
-from support.prison import REVISION, jail_only, wait_until
 
 pytestmark = jail_only
 

@@ -12,7 +12,7 @@ import pytest
 from portico import Client, Server
 from portico_services.livepython.attachment import AttachedPython
 from portico_services.livepython.sandbox import worker
-from support.prison import REVISION, WorkerDialog, jail_only, wait_until
+from support.live_python import REVISION, WorkerDialog, jail_only, wait_until
 
 Begin = Callable[..., Any]
 

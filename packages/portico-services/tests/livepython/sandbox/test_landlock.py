@@ -17,7 +17,7 @@ import portico
 import portico_services
 from portico_services.livepython.sandbox import landlock, syscalls
 from portico_services.livepython.sandbox.limits import SandboxLimits
-from support.prison import jail_only
+from support.live_python import jail_only
 
 SOURCE = "\n".join(str(Path(str(one.__file__)).parent.parent) for one in (portico, portico_services))
 

@@ -14,7 +14,7 @@ import pytest
 from portico_services.livepython.sandbox import seccomp
 from portico_services.livepython.sandbox.seccomp import RET_ALLOW, RET_ENOSYS, RET_EPERM, RET_KILL, RET_SUCCESS
 from portico_services.livepython.sandbox.syscalls import ARCHITECTURES, MAX_KNOWN_SYSCALL, Architecture
-from support.prison import jail_only
+from support.live_python import jail_only
 
 PID = 4711
 MACHINES = list(ARCHITECTURES)

@@ -16,7 +16,7 @@ import pytest
 from portico import Client, Server, UsageError
 from portico_services.livepython import LivePython
 from portico_services.livepython.sandbox import wasm
-from support.prison import REVISION, WorkerDialog
+from support.live_python import REVISION, WorkerDialog
 
 HAS = "import sys, eryx; assert sys.version_info >= (3, 12)"
 NEWER = ("python3.14", "python3.13", "python3.12")

@@ -17,7 +17,7 @@ from portico_services.memory.extras import chat_model as chat_models
 from portico_services.memory.extras.chat_model import chat_model_from_settings
 from portico_services.memory.service import Memory
 from support.http_threads import running
-from support.remembering import CAPTURE, call_tool
+from support.memories import CAPTURE, call_tool
 
 Serving = Callable[..., Any]
 SECRET = "sk-not-to-be-seen-anywhere"

@@ -22,7 +22,7 @@ from portico_services.memory.store.capture import MemoryDraft, build_record
 from portico_services.memory.store.filters import MemoryFilter
 from portico_services.memory.store.memory_store import MemoryStore
 from portico_services.memory.sync import serialization
-from support.remembering import CAPTURE, HOSTILE, KEY, call_failing_tool, call_tool, capture_memory, search_contents
+from support.memories import CAPTURE, HOSTILE, KEY, call_failing_tool, call_tool, capture_memory, search_contents
 
 Serving = Callable[..., Any]
 TIMEOUT_SECONDS = 30.0

@@ -15,7 +15,7 @@ from portico.protocol.content import ImageContent
 from portico.protocol.versions import LATEST_PROTOCOL_VERSION, SUPPORTED_PROTOCOL_VERSIONS
 from portico_services.memory.extras import model_fallback
 from portico_services.memory.service import Memory
-from support.remembering import CAPTURE, KEY, call_tool
+from support.memories import CAPTURE, KEY, call_tool
 
 Serving = Callable[..., Any]
 Connect = Callable[..., Any]

@@ -19,7 +19,7 @@ from portico.extend import http_request
 from portico_services.memory.extras import webhooks
 from portico_services.memory.service import Memory
 from support.http_threads import running
-from support.remembering import CAPTURE, call_tool
+from support.memories import CAPTURE, call_tool
 
 Serving = Callable[..., Any]
 TIMEOUT_SECONDS = 30.0

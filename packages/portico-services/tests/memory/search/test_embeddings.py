@@ -25,8 +25,8 @@ from portico_services.memory.store import statistics
 from portico_services.memory.store.capture import MemoryDraft
 from portico_services.memory.store.memory_store import MemoryStore
 from support.engines import sqlite_engine  # noqa: F401
+from support.memories import capture_memory
 from support.paths import ROOT
-from support.remembering import capture_memory
 
 np: Any = pytest.importorskip("numpy", reason="numpy is not installed: pip install 'portico-services[memory-vectors]'")
 

@@ -17,7 +17,7 @@ from portico_services.memory.search.index import INDEX_TABLES
 from portico_services.memory.store import garbage_collection, memory_store as memories
 from portico_services.memory.store.capture import MemoryDraft
 from portico_services.memory.store.memory_store import MemoryStore
-from support.remembering import capture_memory, search_contents
+from support.memories import capture_memory, search_contents
 
 TIMEOUT_SECONDS = 30
 

@@ -6,7 +6,7 @@ import pytest
 
 from portico_services.memory.search.candidates import MIN_TRANSCRIPT_MESSAGES
 from portico_services.memory.store.memory_store import MemoryStore
-from support.remembering import call_tool, capture_memory
+from support.memories import call_tool, capture_memory
 
 
 async def test_unrelated_query_reports_that_nothing_is_known(memories: MemoryStore) -> None:

@@ -17,7 +17,7 @@ from portico_services.memory.search.reranker import FEATURES, feature_rows
 from portico_services.memory.store import query_plan
 from portico_services.memory.store.capture import MemoryDraft
 from portico_services.memory.store.memory_store import MemoryStore
-from support.remembering import call_failing_tool, call_tool, capture_memory, search_contents
+from support.memories import call_failing_tool, call_tool, capture_memory, search_contents
 
 WORDS = "server port cache index token build deploy branch review memory query vector store thread client".split()  # noqa: SIM905
 

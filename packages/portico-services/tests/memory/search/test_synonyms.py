@@ -9,7 +9,7 @@ from portico_services.memory.search import synonyms as other_words
 from portico_services.memory.store.capture import MemoryDraft
 from portico_services.memory.store.memory_store import MemoryStore
 from support.engines import sqlite_engine  # noqa: F401
-from support.remembering import capture_memory
+from support.memories import capture_memory
 
 # What is asked, and what is to be found among all the others.
 PAIRS = (

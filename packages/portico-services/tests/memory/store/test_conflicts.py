@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from support.remembering import call_failing_tool, call_tool
+from support.memories import call_failing_tool, call_tool
 
 Serving = Callable[..., Any]
 

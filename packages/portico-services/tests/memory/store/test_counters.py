@@ -20,7 +20,7 @@ from portico_services.memory.store import garbage_collection, statistics
 from portico_services.memory.store.capture import MemoryDraft
 from portico_services.memory.store.memory_store import MIGRATION_HISTORY, MIGRATIONS, MemoryStore
 from portico_services.memory.store.namespaces import CURRENT_STATUSES
-from support.remembering import call_tool, capture_memory
+from support.memories import call_tool, capture_memory
 
 
 def counted(tx: Transaction) -> dict[str, Any]:

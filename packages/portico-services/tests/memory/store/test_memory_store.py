@@ -9,7 +9,7 @@ from portico_services.memory.errors import InvalidInput, MemoryNotFound, Unknown
 from portico_services.memory.store import validation
 from portico_services.memory.store.capture import MemoryDraft
 from portico_services.memory.store.memory_store import MemoryStore
-from support.remembering import HOSTILE, capture_memory, search_contents
+from support.memories import HOSTILE, capture_memory, search_contents
 
 
 async def test_captured_memory_is_recalled(memories: MemoryStore) -> None:

@@ -12,7 +12,7 @@ import pytest
 from portico import Client, Server
 from portico.auth.principal import Principal
 from portico_services.memory.service import Memory
-from support.remembering import call_failing_tool, call_tool, template
+from support.memories import call_failing_tool, call_tool, template
 
 ANN, BOB = Principal("ann"), Principal("bob")
 UNKNOWN = "0123456789abcdef"

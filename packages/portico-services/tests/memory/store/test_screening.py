@@ -17,7 +17,7 @@ from portico_services.memory.service import Memory
 from portico_services.memory.store import screening as screening_policy
 from portico_services.memory.store.screening import ContentScreen
 from support.engines import sqlite_engine  # noqa: F401
-from support.remembering import CAPTURE, KEY, call_failing_tool, call_tool
+from support.memories import CAPTURE, KEY, call_failing_tool, call_tool
 
 Serving = Callable[..., Any]
 MAIL = "ann.lee" + "@" + "lindholm-bakery.se"

@@ -17,8 +17,8 @@ from portico_services.memory.store import conflicts, garbage_collection
 from portico_services.memory.store.screening import ContentScreen
 from portico_services.memory.sync import git_repository as git_module
 from portico_services.memory.sync.engine import SYNC_REF, sync_memories
-from support.clones import Clone, file_command, git, page, push_changes, read_state, sync_both
-from support.remembering import KEY, call_failing_tool, capture_memory, search_contents
+from support.git_clones import Clone, file_command, git, page, push_changes, read_state, sync_both
+from support.memories import KEY, call_failing_tool, capture_memory, search_contents
 
 TIMEOUT_SECONDS = 60.0
 

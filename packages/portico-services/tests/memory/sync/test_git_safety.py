@@ -10,8 +10,8 @@ import pytest
 from portico_services.memory.errors import SyncError
 from portico_services.memory.sync.engine import SYNC_REF, sync_memories
 from portico_services.memory.sync.git_repository import GitRepository
-from support.clones import Clone, git, sync_both
-from support.remembering import capture_memory, search_contents
+from support.git_clones import Clone, git, sync_both
+from support.memories import capture_memory, search_contents
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed here")
 

@@ -15,8 +15,8 @@ from portico_services.memory.store.memory_store import MemoryStore
 from portico_services.memory.sync import engine, git_repository, serialization
 from portico_services.memory.sync.engine import SyncReport, sync_memories
 from portico_services.memory.sync.git_repository import GitRepository
-from support.clones import Clone, file_command, git, page, path, push_changes, read_state
-from support.remembering import capture_memory
+from support.git_clones import Clone, file_command, git, page, path, push_changes, read_state
+from support.memories import capture_memory
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed here")
 MANY = 40

@@ -19,8 +19,8 @@ from portico_services.memory.store.memory_store import MemoryStore
 from portico_services.memory.store.screening import ContentScreen
 from portico_services.memory.sync import serialization, state
 from portico_services.memory.sync.engine import SYNC_REF, sync_memories, undo_sync
-from support.clones import Clone, file_command, git, page, path, push_changes, sync_both
-from support.remembering import KEY, call_tool, capture_memory, search_contents
+from support.git_clones import Clone, file_command, git, page, path, push_changes, sync_both
+from support.memories import KEY, call_tool, capture_memory, search_contents
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed here")
 

@@ -11,7 +11,7 @@ import pytest
 
 from portico import Client
 from portico.protocol.errors import ProtocolError
-from support.remembering import CAPTURE, call_tool, template
+from support.memories import CAPTURE, call_tool, template
 
 Serving = Callable[..., Any]
 TIMEOUT_SECONDS = 30.0

@@ -11,7 +11,7 @@ import pytest
 
 from portico import Server
 from support import postgres
-from support.tasking import HANDSHAKE, LEGACY_CAPABILITIES, LegacyTasksClient, ModernTasksClient
+from support.task_servers import HANDSHAKE, LEGACY_CAPABILITIES, LegacyTasksClient, ModernTasksClient
 
 # Engines
 

@@ -20,7 +20,7 @@ from portico.server.tasks.leases import Lease
 from portico.store.database import Database
 from portico.store.errors import ConnectionLost, InvalidValue
 from portico.store.transaction import Transaction
-from support.tasking import TIMEOUT_SECONDS, wait_until
+from support.task_servers import TIMEOUT_SECONDS, wait_until
 
 DONE = JobOutcome("completed", Raw(b'{"content":[]}'))
 FAILED = JobOutcome("completed", Raw(b'{"content":[]}'), is_retryable=True)

@@ -15,7 +15,7 @@ import pytest
 from portico import Client, Context, Image, ProtocolError, Server, Service, TaskConfig, ToolError, tool
 from portico.auth.principal import Principal
 from portico.protocol.errors import UsageError
-from support.tasking import (
+from support.task_servers import (
     ADA,
     CLIENT_CAPABILITIES,
     TIMEOUT_SECONDS,

@@ -20,7 +20,7 @@ from portico import Context, Server
 from portico.server.tasks import engine as engines, execution as running_jobs
 from portico.store.database import Database
 from support import postgres
-from support.tasking import ModernTasksClient, ToolEvents, wait_for_status, wait_until
+from support.task_servers import ModernTasksClient, ToolEvents, wait_for_status, wait_until
 
 BALLAST = 2_500_000
 

@@ -15,7 +15,7 @@ from portico.protocol.subscriptions import SubscriptionFilter
 from portico.server.http import build_application
 from portico.transports.http_server.application import HttpServerSettings
 from portico.transports.http_server.listener import Listener
-from support.tasking import (
+from support.task_servers import (
     CLIENT_CAPABILITIES,
     EXTENSION,
     HANDSHAKE,

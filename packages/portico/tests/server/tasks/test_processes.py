@@ -17,7 +17,7 @@ from portico.server.tasks import engine as engines, worker_ids
 from portico.server.tasks.jobs import Job
 from portico.store.database import Database
 from support.task_processes import Child
-from support.tasking import ADA, TIMEOUT_SECONDS, YES, ModernTasksClient, wait_for_status, wait_until, with_tools
+from support.task_servers import ADA, TIMEOUT_SECONDS, YES, ModernTasksClient, wait_for_status, wait_until, with_tools
 
 Start = Callable[[], Awaitable[Child]]
 

@@ -13,7 +13,7 @@ import pytest
 from portico.store.database import Database
 from support.storm import times
 from support.task_processes import Child
-from support.tasking import wait_until
+from support.task_servers import wait_until
 
 KILLS = times(3, in_a_storm=50)
 TASKS = 10 * KILLS

@@ -15,7 +15,7 @@ from portico.protocol.versions import SUPPORTED_PROTOCOL_VERSIONS
 from portico.server.tasks import tasks_2025_11_25
 from portico.server.tasks.engine import TaskEngine
 from portico.store.errors import ConnectionLost
-from support.tasking import (
+from support.task_servers import (
     ADA,
     BOB,
     HANDSHAKE,

@@ -13,7 +13,7 @@ import pytest
 from portico import Context, Server, TaskConfig
 from portico.auth.principal import Principal
 from portico.store.errors import ConnectionLost
-from support.tasking import (
+from support.task_servers import (
     ADA,
     BOB,
     CLIENT_CAPABILITIES,

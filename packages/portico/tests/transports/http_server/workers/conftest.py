@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from support.fleets import PORTICO_MAIN, SERVER, Fleet, HttpConnection, SharedFleet
 from support.overrides import override_constants
+from support.worker_processes import PORTICO_MAIN, SERVER, Fleet, HttpConnection, SharedFleet
 
 Serve = Callable[..., Awaitable[Fleet]]
 
@@ -55,7 +55,7 @@ async def start() -> AsyncIterator[Serve]:
 
 @pytest.fixture
 def server_file(tmp_path: Path) -> Path:
-    path = tmp_path / "many.py"
+    path = tmp_path / "server.py"
     path.write_text(SERVER)
     return path
 
@@ -82,7 +82,7 @@ def serve(start: Serve, server_file: Path) -> Serve:
 @pytest.fixture(scope="module")
 def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedFleet]:
     """Two workers, for all tests of a module that change nothing about them."""
-    path = tmp_path_factory.mktemp("standing") / "many.py"
+    path = tmp_path_factory.mktemp("standing") / "server.py"
     path.write_text(SERVER)
     words = ["serve", str(path), "--transport", "http", "--port", "0", "--workers", "2"]
     command = [sys.executable, "-m", "portico", *words]

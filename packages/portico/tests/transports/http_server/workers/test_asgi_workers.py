@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from portico import Client
-from support.fleets import TIMEOUT_SECONDS, Fleet, HttpConnection, Session, application
+from support.worker_processes import TIMEOUT_SECONDS, Fleet, HttpConnection, Session, application
 
 RUNNING = re.compile(r"Uvicorn running on http://127\.0\.0\.1:(\d+)")
 

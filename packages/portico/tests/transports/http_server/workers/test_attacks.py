@@ -17,7 +17,7 @@ from portico.store.keys import SigningKeys
 from portico.store.transaction import Transaction
 from portico.transports.http_server.workers import store as rows
 from portico.transports.http_server.workers.store import open_worker_store
-from support.fleets import TIMEOUT_SECONDS, HttpConnection, Session
+from support.worker_processes import TIMEOUT_SECONDS, HttpConnection, Session
 
 LEASE_DURATION_SECONDS, LIVENESS_CACHE_SECONDS = 4.0, 1.0
 WORKERS = "portico.transports.http_server.workers"

@@ -10,8 +10,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from support.fleets import HttpAnswer, HttpConnection, Session
 from support.storm import times
+from support.worker_processes import HttpAnswer, HttpConnection, Session
 
 
 async def call(session: Session, tool: str, **arguments: Any) -> HttpAnswer | None:

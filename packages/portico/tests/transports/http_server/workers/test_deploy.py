@@ -21,8 +21,8 @@ import pytest
 
 from portico.cli.main import main
 from support import debian, haproxy, nginx, node
-from support.fleets import SERVER, HttpConnection, Session, SharedFleet
 from support.paths import ROOT
+from support.worker_processes import SERVER, HttpConnection, Session, SharedFleet
 
 DEPLOY = ROOT / "deploy"
 KUBERNETES = "1.37.0"
@@ -42,9 +42,9 @@ KINDS = {
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
     """The ports of two servers."""
     folder = tmp_path_factory.mktemp("two")
-    (folder / "many.py").write_text(SERVER)
+    (folder / "server.py").write_text(SERVER)
     # A file is shared by workers only; where there is a PostgreSQL it needs none.
-    words = ["serve", str(folder / "many.py"), "--transport", "http", "--port", "0", "--workers", "1"]
+    words = ["serve", str(folder / "server.py"), "--transport", "http", "--port", "0", "--workers", "1"]
     env = {**os.environ, "PORTICO_STORE": str(folder / "store.db"), "TMPDIR": str(folder)}
     with ExitStack() as stack:
         ports = []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from portico.extend import http_request
-from support.fleets import HttpConnection
+from support.worker_processes import HttpConnection
 
 UPSTREAM = """
 from portico import Server

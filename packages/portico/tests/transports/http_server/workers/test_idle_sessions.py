@@ -21,8 +21,8 @@ from portico.transports.http_server.messages import HttpRequest
 from portico.transports.http_server.workers import reverse_proxy
 from portico.transports.http_server.workers.batch_loader import BatchLoader
 from support import storm
-from support.fleets import Fleet, HttpConnection, Session
 from support.paths import ROOT
+from support.worker_processes import Fleet, HttpConnection, Session
 
 SCRIPT = ROOT / "benchmarks" / "idle_sessions.py"
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from support.fleets import Fleet, HttpConnection, Session
 from support.paths import ROOT
+from support.worker_processes import Fleet, HttpConnection, Session
 
 PACKAGES = ROOT / "packages" / "portico" / "src"
 MIGRATIONS = PACKAGES / "portico" / "transports" / "http_server" / "workers" / "migrations"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from portico import Client
-from support.fleets import HttpConnection, Session, certificate
+from support.worker_processes import HttpConnection, Session, certificate
 
 
 async def test_a_session_is_one_worker_s_whichever_is_asked(standing: Any) -> None:

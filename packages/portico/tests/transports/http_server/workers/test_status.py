@@ -21,7 +21,7 @@ import pytest
 from portico.cli import status as cli_status
 from portico.store.keys import SigningKeys
 from portico.transports.http_server.workers.store import open_worker_store
-from support.fleets import Session
+from support.worker_processes import Session
 
 
 def status(*words: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -29,7 +29,7 @@ from portico.transports.http_server.workers.reverse_proxy import build_forward_h
 from portico.transports.http_server.workers.signing import ForwardClaims, ForwardSigner
 from portico.transports.http_server.workers.socket_dir import WorkerSocketDir, default_socket_dir
 from portico.transports.http_server.workers.store import open_worker_store
-from support.fleets import SERVER, HttpConnection, Session, free_port
+from support.worker_processes import SERVER, HttpConnection, Session, free_port
 
 TIMEOUT_SECONDS = 30.0
 WHO = """
@@ -269,7 +269,7 @@ async def test_only_what_was_declared_is_added_and_only_by_a_worker(
 ) -> None:
     await asyncio.to_thread(server_file.write_text, SERVER + WHO)
     fleet = await serve("--workers", "2", env={"PORTICO_STORE": postgres_url})
-    names = ("subprocess:getoutput", "os:system", "builtins:eval", "many:unlisted", "unlisted", "extra")
+    names = ("subprocess:getoutput", "os:system", "builtins:eval", "server:unlisted", "unlisted", "extra")
     line = await HttpConnection.to(fleet.port)
 
     async def tools() -> set[str]:

@@ -18,8 +18,8 @@ from typing import Any
 
 from portico import Client
 from portico.protocol.errors import PorticoError
-from support.fleets import SERVER, TIMEOUT_SECONDS, Fleet, HttpAnswer, Session
 from support.storm import times
+from support.worker_processes import SERVER, TIMEOUT_SECONDS, Fleet, HttpAnswer, Session
 
 WITH_TASKS = """
 

@@ -16,7 +16,7 @@ from portico.auth import Principal, ResourceServer
 from portico.auth.verifiers.token_file import ISSUER
 from portico.transports.http_server.headers import Headers
 from portico.transports.http_server.messages import HttpRequest
-from support.fleets import HttpConnection, Session
+from support.worker_processes import HttpConnection, Session
 
 
 def tokens(*words: str | Path) -> str:

@@ -17,7 +17,7 @@ import pytest
 
 from portico import Client
 from portico.cli import local_token
-from support.fleets import HttpConnection, certificate, is_secret_hidden, script
+from support.worker_processes import HttpConnection, certificate, is_secret_hidden, script
 
 
 async def pids(port: int, least: int = 2) -> set[int]:

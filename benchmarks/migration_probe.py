@@ -1,0 +1,222 @@
+"""Import servers, list what they have and call their tools: a child process of migration.py.
+
+Each line on standard input names a file and the calls to make (null: as its own schemas want them), and is answered
+with one JSON object on a line. Each file has a process of its own, forked from this one, which has imported what costs
+most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+PATIENCE_SECONDS = 10.0
+WHOLE_SECONDS = 60.0
+_SAMPLES = {"string": "text", "integer": 3, "number": 2.5, "boolean": True, "null": None}
+
+
+def load(path: Path) -> Any:
+    """The module of a file; its folder is searched first, as `python FILE` would."""
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location("moved", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["moved"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def server_of(module: Any) -> Any:
+    """The server that the module makes: the one with a usual name, or the last one."""
+    found = {name: value for name, value in vars(module).items() if type(value).__name__ in _SERVERS}
+    for name in ("mcp", "server", "app", "main"):
+        if name in found:
+            return found[name]
+    if not found:
+        raise LookupError("it makes no server")
+    return list(found.values())[-1]
+
+
+_SERVERS = {"FastMCP", "MCPServer", "Server"}
+
+
+def sample(schema: Any, root: Any, depth: int = 0) -> Any:
+    """Some value that fits a schema, the same each time."""
+    if not isinstance(schema, dict) or depth > 8:
+        return "text"
+    if "$ref" in schema:
+        target = root
+        for part in schema["$ref"].removeprefix("#/").split("/"):
+            target = target.get(part, {})
+        return sample(target, root, depth + 1)
+    for key in ("default", "const"):
+        if key in schema:
+            return schema[key]
+    if schema.get("enum"):
+        return schema["enum"][0]
+    for key in ("anyOf", "oneOf", "allOf"):
+        if schema.get(key):
+            return sample(schema[key][0], root, depth + 1)
+    kind = schema.get("type", "string")
+    if isinstance(kind, list):
+        kind = kind[0]
+    if kind == "object":
+        required = schema.get("required", [])
+        properties = schema.get("properties", {})
+        return {name: sample(properties.get(name, {}), root, depth + 1) for name in required}
+    if kind == "array":
+        return [sample(schema.get("items", {}), root, depth + 1)]
+    if kind in ("integer", "number") and "minimum" in schema:
+        return max(schema["minimum"], _SAMPLES[kind])
+    if kind in ("integer", "number") and "maximum" in schema:
+        return min(schema["maximum"], _SAMPLES[kind])
+    return _SAMPLES.get(kind, "text")
+
+
+def plain(value: Any) -> Any:
+    """A result as JSON, whoever made it."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return json.loads(value) if isinstance(value, bytes) else value
+
+
+class Theirs:
+    """What the probe asks, of a server of FastMCP or of the SDK."""
+
+    def __init__(self, server: Any) -> None:
+        if type(server).__module__.startswith("fastmcp"):
+            from fastmcp import Client
+        else:
+            from mcp import Client  # type: ignore[assignment,no-redef]
+        self._client: Any = Client(server)
+
+    async def __aenter__(self) -> Theirs:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *details: Any) -> None:
+        await self._client.__aexit__(*details)
+
+    async def names(self, kind: str) -> list[Any]:
+        listed = await getattr(self._client, f"list_{kind}")()
+        return [plain(one) for one in getattr(listed, kind, listed)]
+
+    async def call(self, name: str, arguments: Any) -> Any:
+        if hasattr(self._client, "call_tool_mcp"):
+            return plain(await self._client.call_tool_mcp(name, arguments))
+        return plain(await self._client.call_tool(name, arguments))
+
+
+class Ours:
+    """The same of a server of Portico."""
+
+    def __init__(self, server: Any) -> None:
+        from portico import Client
+
+        self._client = Client(server)
+
+    async def __aenter__(self) -> Ours:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *details: Any) -> None:
+        await self._client.__aexit__(*details)
+
+    async def names(self, kind: str) -> list[Any]:
+        import msgspec
+
+        return [json.loads(msgspec.json.encode(one)) for one in await getattr(self._client, f"list_{kind}")()]
+
+    async def call(self, name: str, arguments: Any) -> Any:
+        import msgspec
+
+        from portico.protocol.errors import ToolError
+
+        try:
+            result = await self._client.call_tool(name, arguments)
+        except ToolError as refused:
+            return {"isError": True, "content": [{"type": "text", "text": str(refused)}]}
+        return json.loads(msgspec.json.encode(result))
+
+
+async def probe(server: Any, wanted: Any) -> dict[str, Any]:
+    theirs = not type(server).__module__.startswith("portico")
+    said: dict[str, Any] = {"calls": {}}
+    async with Theirs(server) if theirs else Ours(server) as asked:
+        for kind in ("tools", "resources", "prompts"):
+            said[kind] = await asked.names(kind)
+        if wanted is None:
+            wanted = {one["name"]: sample(one["inputSchema"], one["inputSchema"]) for one in said["tools"]}
+        for name, arguments in wanted.items():
+            try:
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    result = await asked.call(name, arguments)
+            except Exception as failure:
+                result = {"raised": f"{type(failure).__name__}: {failure}"}
+            said["calls"][name] = {"arguments": arguments, "result": result}
+    return said
+
+
+def look(path: Path, wanted: Any) -> dict[str, Any]:
+    try:
+        server = server_of(load(path))
+    except BaseException as failure:
+        return {"imports": False, "why": f"{type(failure).__name__}: {failure}"}
+    try:
+        said = asyncio.run(probe(server, wanted))
+    except BaseException as failure:
+        return {"imports": True, "lists": False, "why": f"{type(failure).__name__}: {_first(failure)}"}
+    return {"imports": True, "lists": True, **said}
+
+
+def _first(failure: BaseException) -> BaseException:
+    """What a group is about: its own words say only how many there are."""
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    return failure
+
+
+def forked(path: Path, wanted: Any) -> str:
+    """What a child process says about the file, whatever the file does to that process."""
+    with tempfile.TemporaryFile() as answer:
+        child = os.fork()
+        if child == 0:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for one in (0, 1, 2):
+                os.dup2(nowhere, one)
+            os.setsid()
+            os.chdir(path.parent)
+            sys.argv = [str(path)]
+            answer.write(json.dumps(look(path, wanted), default=repr).encode())
+            answer.flush()
+            os._exit(0)
+        given = time.monotonic() + WHOLE_SECONDS
+        while os.waitpid(child, os.WNOHANG)[0] == 0:
+            if time.monotonic() > given:
+                os.killpg(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                break
+            time.sleep(0.02)
+        answer.seek(0)
+        return answer.read().decode() or json.dumps({"imports": False, "why": "it does not end, or ends too early"})
+
+
+def main() -> None:
+    for module in ("fastmcp", "mcp.server.mcpserver", "portico.server.server", "portico.client.client"):
+        importlib.import_module(module)
+    for line in sys.stdin:
+        path, wanted = json.loads(line)
+        print(forked(Path(path), wanted), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""What workers pay for what they do, in CPU time: it is the same on a busy machine, where a clock tells of others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import tempfile
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+import wrk
+from worker_client import Line, Serving, cpu, modern_request, serving
+
+PATIENCE = 60.0
+NOTE = "note://one"
+LISTENERS = (1, 10, 100)
+
+
+class Loaded(NamedTuple):
+    """What wrk saw, and what it cost: seconds of CPU for each call, of the workers and of wrk itself; and what part of
+    the workers' CPU the one had that had least."""
+
+    rate: float
+    calls: int
+    seconds: float
+    call: float
+    asking: float
+    least: float
+
+
+def loaded(
+    fleet: Serving, program: str, seconds: int, connections: int = 32, tool: str = "add", **arguments: Any
+) -> Loaded:
+    """Calls of 2026-07-28, as many as they can. wrk runs where there is room."""
+    request = modern_request(wrk.NUMBER, tool, **arguments)
+    wrk.ask(program, fleet.port, request, connections, 1, core=None, same=True)
+    asked, before = of_ended(), [cpu([one]) for one in fleet.workers]
+    found = wrk.ask(program, fleet.port, request, connections, seconds, core=None, same=True)
+    asked = of_ended() - asked
+    spent = [cpu([one]) - first for one, first in zip(fleet.workers, before, strict=True)]
+    each = sum(spent) / found.requests
+    return Loaded(
+        found.per_second, found.requests, found.seconds, each, asked / found.requests, min(spent) / sum(spent)
+    )
+
+
+def of_ended() -> float:
+    """Seconds of CPU of the processes that we have started, and that are over."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+async def of_session(fleet: Serving, times: int) -> float:
+    """A call in a session, on a connection that its worker has."""
+    line = await Line.to(fleet.port)
+    id = await line.begin()
+    found = await _each(fleet.workers, times, lambda _: line.in_session(id))
+    line.close()
+    return found
+
+
+async def of_many_sessions(fleet: Serving, times: int, connections: int = 32) -> float:
+    """The same of many at once: a worker that has more to do than it can wakes up less often for each."""
+    lines = [await Line.to(fleet.port) for _ in range(connections)]
+    ids = [await one.begin() for one in lines]
+
+    async def ask(number: int) -> None:
+        for _ in range(times // connections):
+            await lines[number].in_session(ids[number])
+
+    # A session is with the worker that its connection is with.
+    await asyncio.gather(*(one.in_session(id) for one, id in zip(lines, ids, strict=True)))
+    spent = cpu(fleet.workers)
+    await asyncio.gather(*map(ask, range(connections)))
+    spent = cpu(fleet.workers) - spent
+    _close(lines)
+    return spent / (times // connections * connections)
+
+
+async def of_forwarding(fleet: Serving, times: int) -> float:
+    """The same on a connection of another worker of the machine, which forwards the request."""
+    lines: list[Line] = []
+    by_worker: dict[int, tuple[Line, str]] = {}
+    while len(by_worker) < 2:
+        line = await Line.to(fleet.port)
+        lines.append(line)
+        id = await line.begin()
+        by_worker[await line.in_session(id, "pid")] = (line, id)
+    (line, _), (_, id) = by_worker.values()
+    found = await _each(fleet.workers, times, lambda _: line.in_session(id))
+    _close(lines)
+    return found
+
+
+async def of_sending_on(times: int) -> tuple[float, float]:
+    """The same from another machine: what the one pays that passes it on, and what the session's own pays."""
+    with tempfile.TemporaryDirectory() as store:
+        os.mkdir(f"{store}/one")
+        os.mkdir(f"{store}/two")
+        shared = f"{store}/store.db"
+        with (
+            serving(1, store=shared, folder=f"{store}/one") as first,
+            serving(1, store=shared, folder=f"{store}/two") as second,
+        ):
+            home, away = await Line.to(second.port), await Line.to(first.port)
+            id = await home.begin()
+            await asyncio.wait_for(_each([], 24, lambda _: away.in_session(id)), PATIENCE)
+            before = cpu(first.workers), cpu(second.workers)
+            for _ in range(times):
+                await away.in_session(id)
+            passing, answering = cpu(first.workers) - before[0], cpu(second.workers) - before[1]
+            _close([home, away])
+    return passing / times, answering / times
+
+
+async def of_events(fleet: Serving, listeners: int, times: int) -> float:
+    """A change, and its way to listeners at all workers; without the call that makes it."""
+    asker = await Line.to(fleet.port)
+    lines = [await Line.to(fleet.port) for _ in range(listeners)]
+    for one in lines:
+        await one.listen(NOTE)
+
+    async def change(_: int) -> None:
+        await asker.call("touch")
+        await asyncio.gather(*(one.told("resources/updated") for one in lines))
+
+    whole = await asyncio.wait_for(_each(fleet.workers, times, change), PATIENCE)
+    alone = await _each(fleet.workers, times, lambda _: asker.call(a=1, b=2))
+    _close([asker, *lines])
+    return whole - alone
+
+
+async def of_hearing(fleet: Serving, times: int) -> tuple[float, float]:
+    """A change for the worker where it happens, and for another one, with one listener there."""
+    lines = {await one.worker(): one for one in [await Line.to(fleet.port) for _ in range(32)]}
+    (here, asker), (there, listener) = list(lines.items())[:2]
+    await listener.listen(NOTE)
+
+    async def change(_: int) -> None:
+        await asker.call("touch")
+        await listener.told("resources/updated")
+
+    await asyncio.wait_for(_each([], 24, change), PATIENCE)
+    before = cpu([here]), cpu([there])
+    for number in range(times):
+        await change(number)
+    after = cpu([here]), cpu([there])
+    alone = await _each([here], times, lambda _: asker.call(a=1, b=2))
+    _close(list(lines.values()))
+    return (after[0] - before[0]) / times - alone, (after[1] - before[1]) / times
+
+
+async def of_adopting(fleet: Serving, sessions: int) -> float:
+    """The first call in a session after a deploy, beyond any later one."""
+    line = await Line.to(fleet.port)
+    ids = [await line.begin() for _ in range(sessions)]
+    line.close()
+    await deploy(fleet)
+    line = await Line.to(fleet.port)
+    # The others are measured with it: what a new process does once is not of sessions.
+    for _ in range(200):
+        await line.call(a=1, b=2)
+    costs = []
+    for _ in range(2):
+        spent = cpu(fleet.workers)
+        for id in ids:
+            await line.in_session(id)
+        costs.append((cpu(fleet.workers) - spent) / sessions)
+    line.close()
+    return costs[0] - costs[1]
+
+
+async def deploy(fleet: Serving) -> None:
+    """Replace the workers, and wait until the old ones are gone."""
+    old = set(fleet.workers)
+    os.kill(fleet.supervisor, signal.SIGHUP)
+    async with asyncio.timeout(PATIENCE):
+        while old & set(fleet.workers):  # noqa: ASYNC110 - other processes tell us nothing
+            await asyncio.sleep(0.02)
+
+
+async def _each(workers: list[int], times: int, ask: Callable[[int], Awaitable[Any]]) -> float:
+    for number in range(min(times, 24)):
+        await ask(number)
+    spent = cpu(workers)
+    for number in range(times):
+        await ask(number)
+    return (cpu(workers) - spent) / times
+
+
+def _close(lines: list[Line]) -> None:
+    for one in lines:
+        one.close()

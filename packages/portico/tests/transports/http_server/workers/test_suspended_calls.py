@@ -1,0 +1,114 @@
+"""Calls and tasks that a gateway keeps while their clients are asked: whichever worker a client comes back to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import Counter
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from portico import Client
+from support.worker_processes import HttpConnection
+
+UPSTREAM = """
+import os
+import sys
+
+from portico import Context, Server
+
+server = Server("asking", version="1")
+
+
+@server.tool
+async def greet(ctx: Context, word: str) -> str:
+    answer = await ctx.elicit("Who are you?", {"type": "object", "properties": {"name": {"type": "string"}}})
+    opened = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(opened, f"{word}\\n".encode())
+    os.close(opened)
+    return f"Hello, {answer.data['name']}!"
+
+
+server.run()
+"""
+CALLS = 8
+
+
+@pytest.fixture
+async def gateway(serve: Any, tmp_path: Path) -> Any:
+    """Two workers in front of a server that asks in requests; and the file in which it counts."""
+    (tmp_path / "asking.py").write_text(UPSTREAM)
+    counted = tmp_path / "counted"
+    command = [sys.executable, str(tmp_path / "asking.py"), str(counted)]
+    (tmp_path / "gateway.toml").write_text(f'[upstream.one]\ncommand = {command}\nprotocol_version = "2025-11-25"\n')
+    fleet = await serve("--workers", "2", "--no-auth", target=tmp_path / "gateway.toml", env={"TMPDIR": str(tmp_path)})
+    return fleet, counted
+
+
+async def ask(port: int, word: str) -> dict[str, Any]:
+    """A call as far as its question: the params to go on with."""
+    one = await HttpConnection.to(port)
+    asked = (await one.call("one_greet", word=word)).json["result"]
+    await one.close()
+    [key] = asked["inputRequests"]
+    answers = {key: {"action": "accept", "content": {"name": word}}}
+    params = {"name": "one_greet", "arguments": {"word": word}}
+    return {**params, "inputResponses": answers, "requestState": asked["requestState"]}
+
+
+async def go_on(port: int, params: dict[str, Any]) -> Any:
+    one = await HttpConnection.to(port)
+    try:
+        return await one.request_stateless("tools/call", params)
+    finally:
+        await one.close()
+
+
+async def test_response_reaches_the_waiting_worker(gateway: Any) -> None:
+    fleet, counted = gateway
+    asked = [await ask(fleet.port, str(number)) for number in range(CALLS)]
+    said = [await go_on(fleet.port, params) for params in asked]
+    assert [one.value for one in said] == [f"Hello, {number}!" for number in range(CALLS)]
+    again = [await go_on(fleet.port, params) for params in asked]
+    assert all("the call has ended" in one.json["error"]["message"] for one in again)
+    assert Counter(counted.read_text().split()) == Counter(map(str, range(CALLS)))
+
+
+async def test_parked_calls_of_a_killed_worker_are_reported_as_ended(gateway: Any) -> None:
+    fleet, counted = gateway
+    asked = [await ask(fleet.port, str(number)) for number in range(CALLS)]
+    victim = min(fleet.workers())
+    os.kill(victim, signal.SIGKILL)
+    await fleet.wait_until(lambda: victim not in fleet.workers() and len(fleet.workers()) == 2)
+    said = [(await go_on(fleet.port, params)).json for params in asked]
+    answered = [one for one in said if "result" in one]
+    assert all("the call has ended" in one["error"]["message"] for one in said if "error" in one)
+    assert len(answered) == (len(counted.read_text().split()) if counted.exists() else 0)
+    # They can be made anew.
+    assert (await go_on(fleet.port, await ask(fleet.port, "anew"))).value == "Hello, anew!"
+
+
+async def test_a_task_of_the_gateway_is_found_by_every_worker(gateway: Any) -> None:
+    fleet, counted = gateway
+    clients = []
+    async with AsyncExitStack() as stack:
+        for number in range(6):
+            answer = partial(say, f"client {number}")
+            clients.append(await stack.enter_async_context(Client(fleet.url, elicitation_handler=answer)))
+        task = await clients[0].start_task("one_greet", {"word": "task"})
+        seen = [client.task(task.id, "one_greet") for client in clients]
+        for one in seen:
+            await one.refresh()
+            assert one.status in ("working", "input_required")
+        assert (await seen[-1].result()).text == "Hello, client 5!"
+        assert {(await one.result()).text for one in seen} == {"Hello, client 5!"}
+    assert counted.read_text().split() == ["task"]
+
+
+async def say(name: str, *_: Any) -> dict[str, Any]:
+    return {"name": name}
