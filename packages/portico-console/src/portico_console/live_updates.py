@@ -117,8 +117,8 @@ class LiveUpdateService(Service):
 class ChangeTopic(UpdateTopic):
     """Topic of an object that reports its changes; a new subscriber receives the current state."""
 
-    def __init__(self, listeners: list[Callable[[], None]], look: Callable[[], Any]) -> None:
-        self._look = look
+    def __init__(self, listeners: list[Callable[[], None]], loader: Callable[[], Any]) -> None:
+        self._look = loader
         self._changes = 1
         listeners.append(self._wake_listeners)
 

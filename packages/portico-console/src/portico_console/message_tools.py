@@ -42,9 +42,9 @@ class MessageService(Service):
         """List the most recent messages, oldest first; with `after`, only newer ones."""
         result = list(self._wire.find(after, hop=hop, peer=target, text=find, errors=errors))
         limit = max(1, min(limit, MAX_LISTED_MESSAGES))
-        kept = result[:limit] if after else result[-limit:]
-        last = kept[-1].id if kept else max(after, self._wire.last)
-        messages = [truncate_message(item) for item in kept]
+        page = result[:limit] if after else result[-limit:]
+        last = page[-1].id if page else max(after, self._wire.last)
+        messages = [truncate_message(item) for item in page]
         about = {"last": last, "dropped": self._wire.dropped, "one_worker": self.covers_one_worker_only}
         return structured_response({"messages": messages, **about})
 

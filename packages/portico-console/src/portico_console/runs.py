@@ -102,7 +102,7 @@ async def execute(
     client: Client, run: ConsoleRun, method: str, params: dict[str, Any], timeout: float | None
 ) -> ConsoleRunResult:
     """Run a request and return its result. Failures of the target are results too."""
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     current_run.set(run)
     result, failure = None, None
     run.task = asyncio.get_running_loop().create_task(_run_rounds(client, run, method, params))
@@ -120,7 +120,7 @@ async def execute(
         failure = ConsoleRunError(None, str(wrong))
     except TimeoutError:
         failure = ConsoleRunError(None, f"no response within {timeout:g} s")
-    took = time.perf_counter() - began
+    took = time.perf_counter() - started_at
     ok = failure is None and not _is_error(result)
     return ConsoleRunResult(run=run.id, ok=ok, result=result, error=failure, seconds=took, rounds=run.rounds)
 

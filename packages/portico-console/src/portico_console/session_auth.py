@@ -158,12 +158,12 @@ class ConsoleAuthenticator:
         """
         return f"{url}#token={self.create_login_token()}"
 
-    def _sign(self, what: str, text: str) -> str:
-        return f"{text}.{self._signature(what, text)}"
+    def _sign(self, purpose: str, text: str) -> str:
+        return f"{text}.{self._signature(purpose, text)}"
 
-    def _signature(self, what: str, text: str) -> str:
+    def _signature(self, purpose: str, text: str) -> str:
         # `what` separates the uses: a signed login token can never be presented as a cookie or a session key.
-        digest = hmac.digest(self.secret, f"portico console {what}\n{text}".encode(), "sha256")
+        digest = hmac.digest(self.secret, f"portico console {purpose}\n{text}".encode(), "sha256")
         return urlsafe_b64encode(digest[:24]).decode()
 
     @property
@@ -173,10 +173,10 @@ class ConsoleAuthenticator:
         """
         return "cookie" if self.access.scope is None else f"cookie scope:{self.access.scope}"
 
-    def _verify(self, what: str, signed: str) -> str | None:
+    def _verify(self, purpose: str, signed: str) -> str | None:
         text, _, signature = signed.rpartition(".")
         # compare_digest takes constant time, so a signature cannot be guessed byte by byte.
-        good = signed.isascii() and hmac.compare_digest(signature.encode(), self._signature(what, text).encode())
+        good = signed.isascii() and hmac.compare_digest(signature.encode(), self._signature(purpose, text).encode())
         return text if good else None
 
     # Checks before the body is read
@@ -316,11 +316,11 @@ class ConsoleAuthenticator:
         """End the session of this browser."""
         now = time.time()
         if self.get_session(request) is not None:
-            kept = {key: until for key, until in self._left.items() if until > now}
-            self._left = {**kept, request.headers.get(SESSION_KEY_HEADER, b""): now + SESSION_TTL_SECONDS}
+            remaining = {key: until for key, until in self._left.items() if until > now}
+            self._left = {**remaining, request.headers.get(SESSION_KEY_HEADER, b""): now + SESSION_TTL_SECONDS}
             self._shown.pop(request.headers.get(SESSION_KEY_HEADER, b""), None)
-        gone = b"%b=; Path=/console; Max-Age=0; HttpOnly; SameSite=Strict" % _cookie_name(request)
-        return HttpResponse(204, ((b"set-cookie", gone), (b"cache-control", b"no-store"), *SECURITY_HEADERS))
+        expired_cookie = b"%b=; Path=/console; Max-Age=0; HttpOnly; SameSite=Strict" % _cookie_name(request)
+        return HttpResponse(204, ((b"set-cookie", expired_cookie), (b"cache-control", b"no-store"), *SECURITY_HEADERS))
 
 
 def _is_token(text: str) -> bool:

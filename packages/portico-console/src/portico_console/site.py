@@ -288,13 +288,13 @@ def attach_console(
             server, saved_calls_file=resolve_data_directory(server.data_dir) / SAVED_CALLS_FILE
         )
 
-    began = int(time.time())
+    started_at = int(time.time())
 
     async def spend(id: str, expires: float) -> bool:
         spent = server.used_states
         # The secret outlives this process. Without a shared store, tokens used before the start are not remembered, so
         # older tokens are rejected.
-        if not spent.is_shared and expires < began + LOGIN_TOKEN_TTL_SECONDS:
+        if not spent.is_shared and expires < started_at + LOGIN_TOKEN_TTL_SECONDS:
             return False
         return await spent.add(id, expires)
 

@@ -107,11 +107,11 @@ class ExchangeTap:
         if not ours or not self._ration.acquire():
             self._plain(request, writer)
             return
-        began, trip = time.time(), f"c{next(self._ids)}"
+        started_at, trip = time.time(), f"c{next(self._ids)}"
         pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.items()]
         http = make_http_metadata(pairs, request.method, request.path + (f"?{request.query}" if request.query else ""))
         self._wire.add("client", request.peer, "received", request.body, http=http, exchange_id=trip)
-        self._plain(request, TappedResponseWriter(writer, _ResponseCapture(self._wire, request.peer, trip, began)))
+        self._plain(request, TappedResponseWriter(writer, _ResponseCapture(self._wire, request.peer, trip, started_at)))
 
 
 class UpstreamTap:
@@ -173,9 +173,9 @@ async def _exchange_with_capture(
 class _ResponseCapture:
     """Logs the responses to a client."""
 
-    def __init__(self, wire: MessageLog, peer: str, trip: str, began: float) -> None:
+    def __init__(self, wire: MessageLog, peer: str, trip: str, started_at: float) -> None:
         self._add: Callable[..., Any] = wire.add
-        self._about = {"exchange_id": trip, "started_at": began}
+        self._about = {"exchange_id": trip, "started_at": started_at}
         self._peer = peer
         self._rest = b""
 

@@ -409,8 +409,8 @@ def create_service(
         # Only needed here.
         from difflib import get_close_matches
 
-        near = get_close_matches(name, SERVICE_CLASSES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(SERVICE_CLASSES)}"
+        suggestions = get_close_matches(name, SERVICE_CLASSES, n=1)
+        hint = f"did you mean {suggestions[0]!r}?" if suggestions else f"expected one of {', '.join(SERVICE_CLASSES)}"
         raise UsageError(f"unknown service {name!r} ({hint})")
     try:
         # Only now are the dependencies of the service imported.

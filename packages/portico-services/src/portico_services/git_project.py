@@ -82,8 +82,8 @@ def _case_preserved_name(remote: str | None, project: str) -> str | None:
     return f"{host}/{path}" if path and f"{host}/{path}".lower() == project != f"{host}/{path}" else None
 
 
-def _previous_name(place: str) -> str:
-    return f"folder/{Path(place.removeprefix('file://')).name.removesuffix('.git')}"
+def _previous_name(path: str) -> str:
+    return f"folder/{Path(path.removeprefix('file://')).name.removesuffix('.git')}"
 
 
 def current_branch(root: str | None) -> str | None:

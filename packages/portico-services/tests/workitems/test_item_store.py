@@ -307,7 +307,7 @@ async def test_a_tree_has_each_task_before_its_parts(items: WorkItemStore, monke
     assert whole.nodes[1].blocked_by == [late]
     assert [one.item.id for one in (await items.tree(early)).nodes] == [early, leaf]
     assert late not in [one.item.id for one in (await items.tree(top, open_only=True)).nodes]
-    cut = await items.read(lambda tx: listing.load_tree(tx, None, most=3))
+    cut = await items.read(lambda tx: listing.load_tree(tx, None, limit=3))
     assert cut.cut and len(cut.nodes) == 3
 
 

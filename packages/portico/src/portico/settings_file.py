@@ -105,8 +105,8 @@ def unknown_key(table: str, name: str, keys: Iterable[str]) -> SettingsError:
     from difflib import get_close_matches
 
     keys = list(keys)
-    near = get_close_matches(name, keys, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(keys)}"
+    suggestions = get_close_matches(name, keys, n=1)
+    hint = f"did you mean {suggestions[0]!r}?" if suggestions else f"expected one of {', '.join(keys)}"
     return SettingsError(f"{_heading(table)}{name}: unknown key ({hint})", f"{dotted_name(table)}.{name}".strip("."))
 
 

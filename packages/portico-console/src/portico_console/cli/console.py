@@ -45,8 +45,8 @@ def _served_here(arguments: argparse.Namespace) -> str | None:
     target = arguments.target
     if not isinstance(target, str) or not is_url(target):
         return None
-    place = urlsplit(target)
-    if place.path not in ("", ROOT_PATH, CONSOLE_PATH) or not is_loopback_name(place.hostname or ""):
+    url = urlsplit(target)
+    if url.path not in ("", ROOT_PATH, CONSOLE_PATH) or not is_loopback_name(url.hostname or ""):
         return None
     key = local_token.token_for_url(target, arguments.data, CONSOLE)
     if key is None:
@@ -54,7 +54,7 @@ def _served_here(arguments: argparse.Namespace) -> str | None:
         raise UsageError(
             f"this user serves nothing at {target}; the endpoint of a server has a path such as {endpoint}"
         )
-    page = f"{place.scheme}://{place.netloc}{place.path or ROOT_PATH}"
+    page = f"{url.scheme}://{url.netloc}{url.path or ROOT_PATH}"
     return ConsoleAuthenticator(ConsoleAccess(), key.encode(), _reject_login).login_url(page)
 
 
@@ -65,9 +65,9 @@ async def _reject_login(id: str, expires: float) -> bool:
 def _check_file(target: Any) -> None:
     """Raise UsageError for a missing file here, not in the page."""
     if isinstance(target, str) and not importer.is_command_line(target):
-        place = target if target.endswith((".py", ".json", ".toml")) else target.rpartition(":")[0]
-        if place.endswith((".py", ".json", ".toml")) and not os.path.isfile(place):
-            raise UsageError(f"file {place} not found")
+        module_path = target if target.endswith((".py", ".json", ".toml")) else target.rpartition(":")[0]
+        if module_path.endswith((".py", ".json", ".toml")) and not os.path.isfile(module_path):
+            raise UsageError(f"file {module_path} not found")
 
 
 async def _serve(arguments: argparse.Namespace) -> None:

@@ -19,8 +19,10 @@ def apply_retention(
     # Another process could otherwise sign a checkpoint that covers records deleted here.
     store.lock_signing(tx)
     ends = _last_signed_before(tx, before)
-    kept = tx.fetch_optional(SignedCheckpoint, _SELECT_FIRST_RETAINED, {"before": before}) or store.last_checkpoint(tx)
-    first = None if kept is None else parse_checkpoint(kept.body)
+    checkpoint = tx.fetch_optional(
+        SignedCheckpoint, _SELECT_FIRST_RETAINED, {"before": before}
+    ) or store.last_checkpoint(tx)
+    first = None if checkpoint is None else parse_checkpoint(checkpoint.body)
     older = first is not None and tx.fetch_one(
         int, "select count(*) from audit_checkpoint where number < ?", [first.number]
     )

@@ -294,8 +294,8 @@ def sanitize_display_name(name: str | None) -> str:
     """Return a third-party name that is safe to display: one line, of limited length, without bidirectional
     controls.
     """
-    kept = "".join(char if char.isprintable() else " " for char in (name or "")[: 4 * MAX_NAME_CHARS])
-    return " ".join(kept.split())[:MAX_NAME_CHARS]
+    printable = "".join(char if char.isprintable() else " " for char in (name or "")[: 4 * MAX_NAME_CHARS])
+    return " ".join(printable.split())[:MAX_NAME_CHARS]
 
 
 def _split(uri: str) -> SplitResult | None:

@@ -114,9 +114,9 @@ def parse_identity_provider(table: Mapping[str, Any]) -> IdentityProviderSetting
     options = dict(table)
     provider = options.pop("provider", "oidc")
     if provider not in PRESETS:
-        near = closest_names(str(provider), PRESETS)
-        meant = f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(PRESETS)}"
-        raise UsageError(f"auth.proxy: unknown provider {provider!r}{meant}")
+        suggestions = closest_names(str(provider), PRESETS)
+        hint = f"; did you mean {suggestions[0]!r}?" if suggestions else f"; expected one of {', '.join(PRESETS)}"
+        raise UsageError(f"auth.proxy: unknown provider {provider!r}{hint}")
     defaults = PRESETS[provider](options)
     client_id = options.pop("client_id", None)
     if not client_id:

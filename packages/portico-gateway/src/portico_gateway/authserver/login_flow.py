@@ -185,16 +185,16 @@ class LoginFlow:
         flow = await self.take_state(parameters.get("state", ""), browser)
         if flow.pending is None or browser is None:
             raise ErrorPageResponse("This page has expired. Start again from your application.")
-        who = await self._fetch_identity(flow.pending, parameters)
+        identity = await self._fetch_identity(flow.pending, parameters)
         # Checked for every login and again for every refresh, because `allow` may change.
-        if who is not None and not is_allowed(self.provider, who):
-            log.warning("%s logged in but is not allowed to use this server", who.subject)
+        if identity is not None and not is_allowed(self.provider, identity):
+            log.warning("%s logged in but is not allowed to use this server", identity.subject)
             text = (
-                f"You are logged in as {who.display_name}, but this account may not use this server. Ask its "
+                f"You are logged in as {identity.display_name}, but this account may not use this server. Ask its "
                 "operator for access."
             )
             return html.render_error(text, 403)
-        return await self.handlers[flow.purpose](LoginResult(browser, flow.body, who, request.peer))
+        return await self.handlers[flow.purpose](LoginResult(browser, flow.body, identity, request.peer))
 
     async def _fetch_identity(self, pending: PendingLogin, parameters: Mapping[str, str]) -> Identity | None:
         """Return the identity of the user, or None if the user declined the login."""

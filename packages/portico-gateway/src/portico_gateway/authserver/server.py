@@ -220,15 +220,15 @@ class AuthorizationServer:
             raise _INVALID_CLIENT
         return configured
 
-    async def issue_code(self, request: AuthorizationRequest, who: Identity) -> str:
+    async def issue_code(self, request: AuthorizationRequest, identity: Identity) -> str:
         """Create a grant for a user who logged in and return its authorization code."""
         return await self.database.write(
             partial(
                 store.create_code,
                 settings=self.settings,
                 request=request,
-                subject=who.subject,
-                identity=self.encode_identity(who),
+                subject=identity.subject,
+                identity=self.encode_identity(identity),
                 key_ring=self.keyring,
                 now=time.time(),
             )
@@ -263,10 +263,12 @@ class AuthorizationServer:
             log.warning("a code or refresh token of grant %s was reused; the grant is revoked", done.grant_id)
             self._mark_revoked(done.grant_id)
             raise OAuthErrorResponse("invalid_grant", "The grant is invalid, expired or was already used.")
-        who = await self._recheck_identity(done.grant)
+        identity = await self._recheck_identity(done.grant)
         keys = await self.get_signing_keys()
         return TokenResponse(
-            keys.issue_access_token(done.grant, who.token_claims(), time.time()), done.refresh_token, done.grant.scope
+            keys.issue_access_token(done.grant, identity.token_claims(), time.time()),
+            done.refresh_token,
+            done.grant.scope,
         )
 
     async def _recheck_identity(self, grant: store.GrantRow) -> Identity:
@@ -275,15 +277,17 @@ class AuthorizationServer:
         Raises OAuthErrorResponse with `invalid_grant`, and revokes the grant of a user who is no longer allowed.
         """
         try:
-            who = msgspec.json.decode(self.keyring.decrypt(grant.identity, f"provider_grant {grant.id}"), type=Identity)
+            identity = msgspec.json.decode(
+                self.keyring.decrypt(grant.identity, f"provider_grant {grant.id}"), type=Identity
+            )
         except DecryptionFailed as failure:
             log.warning("a user must log in again: %s", failure)
             raise OAuthErrorResponse("invalid_grant", "The user must log in again.") from None
-        if not is_allowed(self.login_flow.provider, who):
+        if not is_allowed(self.login_flow.provider, identity):
             await self.database.write(partial(store.revoke, grant_id=grant.id, now=time.time()))
             self._mark_revoked(grant.id)
             raise OAuthErrorResponse("invalid_grant", "The user may no longer use this server.")
-        return who
+        return identity
 
     async def revoke(self, client: OAuthClient, token: str) -> None:
         """Revoke the grant of a refresh or access token. Unknown tokens are ignored (RFC 7009, section 2.2)."""

@@ -155,7 +155,7 @@ def keep_client(
     )
 
 
-def make_room(tx: Transaction, table: str, most: int, source: Source) -> None:
+def make_room(tx: Transaction, table: str, limit: int, source: Source) -> None:
     """Delete the oldest temporary rows of a network that has too many; if the table is full, of the largest network.
 
     A network that floods the table never displaces the rows of others.
@@ -168,7 +168,7 @@ def make_room(tx: Transaction, table: str, most: int, source: Source) -> None:
         _remove_oldest(tx, table, own, 1)
     elif tx.fetch_one(int, f"select count(*) {within}", {"wider": source.wider_network}) >= MAX_PER_WIDER_NETWORK:
         _remove_largest(tx, table, within, {"wider": source.wider_network})
-    if tx.fetch_one(int, f"select count(*) from {table}") >= most:
+    if tx.fetch_one(int, f"select count(*) from {table}") >= limit:
         order = "group by wider_network order by count(*) desc, min(expires_at) limit 1"
         rows = tx.fetch_all(str, f"select wider_network {temporary} {order}")
         if not rows:

@@ -154,27 +154,27 @@ def is_allowed(settings: IdentityProviderSettings, identity: Identity) -> bool:
     return not settings.allow or any(_matches_entry(entry, settings, identity) for entry in settings.allow)
 
 
-def _matches_entry(entry: str, login: IdentityProviderSettings, who: Identity) -> bool:
+def _matches_entry(entry: str, login: IdentityProviderSettings, identity: Identity) -> bool:
     if entry == "*":
         return True
     kind, colon, value = entry.partition(":")
     if "@" in entry and not colon:
-        email = who.email.casefold()
+        email = identity.email.casefold()
         if not entry.startswith("*@"):
             return email == entry.casefold()
         host = entry[2:].casefold()
         # Anyone can have a Google account with any address; `hd` names the organization that manages the account.
-        ours = login.provider != "google" or str(who.claims.get("hd", "")).casefold() == host
-        return email.rpartition("@")[2] == host and bool(who.email) and ours
+        ours = login.provider != "google" or str(identity.claims.get("hd", "")).casefold() == host
+        return email.rpartition("@")[2] == host and bool(identity.email) and ours
     if kind == "claim":
         name, _, expected = value.partition("=")
-        result = _get_claim(who.claims, name)
+        result = _get_claim(identity.claims, name)
         return (
             expected in map(str, result) if isinstance(result, list) else result is not None and str(result) == expected
         )
     if kind == "group":
-        return value in who.groups
-    return value == (who.subject if kind == "sub" else who.username)
+        return value in identity.groups
+    return value == (identity.subject if kind == "sub" else identity.username)
 
 
 def _server(login: IdentityProviderSettings) -> AuthFlow[AuthorizationServerMetadata]:

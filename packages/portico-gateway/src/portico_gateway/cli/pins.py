@@ -133,25 +133,25 @@ def difference(pin: ToolPin) -> Iterator[str]:
     if pin.was is not None and pin.now is not None:
         yield from (f"  {line}" for line in _explanation(pin.kind, pin.was, pin.now))
     for member in dict.fromkeys(("title", "description", *(pin.was or {}), *(pin.now or {}))):
-        was, now = ((definition or {}).get(member) for definition in (pin.was, pin.now))
-        if was != now and member not in _IN_CONTRACT:
+        before, now = ((definition or {}).get(member) for definition in (pin.was, pin.now))
+        if before != now and member not in _IN_CONTRACT:
             name = to_single_line(member)
             yield from (
                 f"  {name} {word} {_quote_value(definition)}"
-                for word, definition in (("was", was), ("is ", now))
+                for word, definition in (("was", before), ("is ", now))
                 if definition
             )
 
 
-def _explanation(kind: str, was: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def _explanation(kind: str, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return one line for each change of a definition: its level, location and meaning."""
     changes: list[tuple[str, str, str]] = []
     if kind == "tools":
-        for tool in compare_tools(read_tool(was), read_tool(now)):
+        for tool in compare_tools(read_tool(before), read_tool(now)):
             place = "" if tool.place == "tool" else tool.place
             changes.append(("words" if tool.is_words else tool.level, _join_path(place, tool.path), tool.reason))
     else:
-        for prompt in diff_components(components_from_list("prompt", [was]), components_from_list("prompt", [now])):
+        for prompt in diff_components(components_from_list("prompt", [before]), components_from_list("prompt", [now])):
             level = "words" if prompt.is_words else prompt.level
             changes.append((level, _join_path(prompt.offer.kind, prompt.path), prompt.message))
     if not changes:

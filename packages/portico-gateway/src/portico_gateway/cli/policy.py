@@ -67,8 +67,8 @@ def _explain(arguments: argparse.Namespace) -> int:
 def _test(arguments: argparse.Namespace) -> int:
     """Run the policy tests. Return 0 if all pass and 1 if one fails. Raises UsageError if there are none."""
     tables = read_tables(arguments.file)
-    beside = Path(arguments.file).with_suffix(".tests.toml")
-    files = [*([beside] if beside.is_file() else []), *map(Path, arguments.expectations)]
+    tests_file = Path(arguments.file).with_suffix(".tests.toml")
+    files = [*([tests_file] if tests_file.is_file() else []), *map(Path, arguments.expectations)]
     expected = list(_parse_policy(arguments.file, tables).sections.get("policy_test", ()))
     for file in files:
         expected += _parse_policy(str(file), {"policy_test": read_tables(str(file)).get("policy_test", [])}).sections[

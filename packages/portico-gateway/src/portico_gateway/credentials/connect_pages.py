@@ -126,15 +126,15 @@ class AccountConnector:
         principal.
         """
         about = msgspec.json.decode(arrived.body, type=_PendingConnection)
-        who = arrived.who
-        if who is None:
+        identity = arrived.who
+        if identity is None:
             raise ErrorPageResponse("You did not log in. No account was connected.")
         # The attack: an attacker sends a victim the attacker's own link. Without this check the victim's upstream
         # account would be stored for the attacker.
-        if f"{self._issuer} {who.subject}" != about.principal:
-            log.warning("%s opened a connect link that was made for another principal", who.subject)
+        if f"{self._issuer} {identity.subject}" != about.principal:
+            log.warning("%s opened a connect link that was made for another principal", identity.subject)
             raise ErrorPageResponse(
-                f"You are logged in as {who.display_name}, but this link was made for another user. No account "
+                f"You are logged in as {identity.display_name}, but this link was made for another user. No account "
                 "was connected. If you did not request it yourself, the sender may have tried to use your "
                 "account.",
                 403,
@@ -143,10 +143,10 @@ class AccountConnector:
         flow = new_cookie_value()
         # The URL is part of the state. If the operator changes the upstream between this page and the return, the
         # token must not go to the new server.
-        body = _encode_flow(msgspec.structs.replace(about, shown=who.display_name, url=account.url))
+        body = _encode_flow(msgspec.structs.replace(about, shown=identity.display_name, url=account.url))
         await self._logins.save_state(flow, arrived.browser, LoginState(_CONSENT, body), arrived.address)
         facts = [
-            ("You are", who.display_name),
+            ("You are", identity.display_name),
             ("You connect", f"{account.title or account.alias} ({urlsplit(account.url).hostname})"),
             ("So that", f"{self._title} can use it for you, in your name"),
             ("It may", " ".join(account.scopes) or "what you allow on the next page"),
@@ -203,24 +203,24 @@ class AccountConnector:
         return redirect(url, self._logins.cookie.write(browser))
 
     async def render_connections(self, arrived: LoginResult) -> HttpResponse:
-        who = arrived.who
-        if who is None:
+        identity = arrived.who
+        if identity is None:
             raise ErrorPageResponse("You did not log in.")
-        principal = f"{self._issuer} {who.subject}"
+        principal = f"{self._issuer} {identity.subject}"
         # The list includes upstreams that were removed from the configuration, so that users can delete those
         # credentials too.
         result = {alias: self._display_name(alias) for alias in await self.vault.connected_upstreams(principal)}
         if not result:
             return html.render_page(
-                200, "No connected accounts", f"<p>{escape(who.display_name)} has no connected accounts.</p>"
+                200, "No connected accounts", f"<p>{escape(identity.display_name)} has no connected accounts.</p>"
             )
         flow = new_cookie_value()
-        about = LoginState(_DISCONNECT, _encode_flow(_PendingConnection(principal, "", who.display_name)))
+        about = LoginState(_DISCONNECT, _encode_flow(_PendingConnection(principal, "", identity.display_name)))
         await self._logins.save_state(flow, arrived.browser, about, arrived.address)
         care = "A disconnected account is no longer used. The account itself is not changed."
         action, cookie = f"{self._logins.base_url}/connect/off", self._logins.cookie.write(arrived.browser)
         return html.render_choice(
-            f"Connected accounts of {who.display_name}", result, care, action, flow, "Disconnect", cookie
+            f"Connected accounts of {identity.display_name}", result, care, action, flow, "Disconnect", cookie
         )
 
     async def disconnect(self, request: HttpRequest) -> HttpResponse:

@@ -160,9 +160,9 @@ class TokenVault:
 
     async def disconnect(self, slot: CredentialKey) -> bool:
         """Delete the principal's token for an upstream. Return whether there was one."""
-        gone = await self.database.write(partial(vault_store.delete_token, slot=slot))
+        deleted = await self.database.write(partial(vault_store.delete_token, slot=slot))
         self._invalidate(slot)
-        return gone
+        return deleted
 
     # Renewal
 

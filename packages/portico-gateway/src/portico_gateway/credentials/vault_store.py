@@ -112,10 +112,10 @@ def release_renewal_lease(tx: Transaction, row: StoredToken) -> None:
 
 def delete_token(tx: Transaction, slot: CredentialKey) -> bool:
     """Delete the tokens for a principal and an upstream. Return whether there were any."""
-    gone = tx.execute(f"delete from vault_token {_WHERE}", {"principal": slot.principal, "upstream": slot.upstream})
-    if gone:
+    deleted = tx.execute(f"delete from vault_token {_WHERE}", {"principal": slot.principal, "upstream": slot.upstream})
+    if deleted:
         tx.publish(CHANGE_CHANNEL, slot.topic)
-    return gone > 0
+    return deleted > 0
 
 
 def list_keys(tx: Transaction) -> list[CredentialKey]:

@@ -83,9 +83,9 @@ class FairQueue:
     At most `most` calls wait, and at most three quarters of them belong to one caller.
     """
 
-    def __init__(self, places: int, most: int, seconds: float) -> None:
+    def __init__(self, places: int, limit: int, seconds: float) -> None:
         self._places = places
-        self._most = most
+        self._most = limit
         self._seconds = min(seconds, MAX_WAIT_SECONDS)
         self.turns: TurnQueue[tuple[str, asyncio.Future[None]]] = TurnQueue()
 

@@ -127,8 +127,8 @@ class CatalogCache:
 
 
 def _select_catalog(tx: Transaction, key: str) -> str | None:
-    kept = tx.fetch_optional(_CatalogRow, "select lists from portico_upstream_list where upstream = ?", (key,))
-    return None if kept is None else kept.lists
+    cached = tx.fetch_optional(_CatalogRow, "select lists from portico_upstream_list where upstream = ?", (key,))
+    return None if cached is None else cached.lists
 
 
 def _upsert_catalog(tx: Transaction, key: str, body: str) -> None:
@@ -142,8 +142,8 @@ class _FeaturesRow(Struct):
 
 
 def _select_features(tx: Transaction, key: str) -> str | None:
-    kept = tx.fetch_optional(_FeaturesRow, "select traits from portico_upstream_trait where upstream = ?", (key,))
-    return None if kept is None else kept.traits
+    cached = tx.fetch_optional(_FeaturesRow, "select traits from portico_upstream_trait where upstream = ?", (key,))
+    return None if cached is None else cached.traits
 
 
 def _upsert_features(tx: Transaction, key: str, body: str) -> None:

@@ -170,9 +170,9 @@ def _merge_translated(raw: RawObject, typed: Struct, translated: Struct) -> RawO
     before, after = object_decoder.decode(jsonrpc.encode(typed)), object_decoder.decode(jsonrpc.encode(translated))
     # Only the difference is applied to the raw object, so unknown members and the precision of numbers survive the
     # translation.
-    gone = before.keys() - after.keys()
+    removed = before.keys() - after.keys()
     changed = {name: value for name, value in after.items() if bytes(before.get(name, b"")) != bytes(value)}
-    return {**{name: value for name, value in raw.items() if name not in gone}, **changed}
+    return {**{name: value for name, value in raw.items() if name not in removed}, **changed}
 
 
 def encode_page(

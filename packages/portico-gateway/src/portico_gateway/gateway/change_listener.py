@@ -87,12 +87,12 @@ class UpstreamChangeListener:
     async def _listen(self, call: Call) -> Any:
         """Listen on the gateway's own connection; reconnect if it broke."""
         await asyncio.sleep(self._pause)
-        begun = time.monotonic()
+        started_at = time.monotonic()
         try:
             return await (await self._find(call)).listen(call)
         except (ToolError, TransportError) as failure:
             # Back off if connections end repeatedly.
-            lasted = time.monotonic() - begun > MAX_PAUSE_SECONDS
+            lasted = time.monotonic() - started_at > MAX_PAUSE_SECONDS
             self._pause = 0.0 if lasted else min(MAX_PAUSE_SECONDS, 2 * self._pause + FIRST_PAUSE_SECONDS)
             raise ConnectionClosed(str(failure)) from None
 

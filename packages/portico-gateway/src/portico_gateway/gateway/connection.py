@@ -198,15 +198,15 @@ class UpstreamConnection:
 
     async def send(self, call: Call, suspended_call: SuspendedCall | None = None) -> Any:
         """Send a call and return its result."""
-        held = _InFlightCall(call, suspended_call)
-        self._in_flight.append(held)
+        call_state = _InFlightCall(call, suspended_call)
+        self._in_flight.append(call_state)
         if len(self._in_flight) == 1:
             self._turned(self, 1)
-        _current_call.set(held)
+        _current_call.set(call_state)
         try:
             return await self.connection(call)
         finally:
-            self._in_flight.remove(held)
+            self._in_flight.remove(call_state)
             self.last_used_at = time.monotonic()
             if not self._in_flight:
                 self._turned(self, -1)
@@ -224,9 +224,9 @@ class UpstreamConnection:
     def _handle_message(self, message: Call) -> Any:
         """Handle a request or notification of the upstream."""
         if message.id is None:
-            held = self._find_call(message) if message.method == notifications.LOG_MESSAGE else None
-            if held is not None:
-                _forward_log_message(message, held.call)
+            call_state = self._find_call(message) if message.method == notifications.LOG_MESSAGE else None
+            if call_state is not None:
+                _forward_log_message(message, call_state.call)
             elif self._client is not None and message.method == notifications.LOG_MESSAGE:
                 self._client.notify(message.method, message.params)
             else:
@@ -244,9 +244,9 @@ class UpstreamConnection:
         It is the call on whose stream the message arrived, the call that waits for the related task, or the only call
         in flight.
         """
-        held = _current_call.get()
-        if in_request_stream.get() and held in self._in_flight:
-            return held
+        call_state = _current_call.get()
+        if in_request_stream.get() and call_state in self._in_flight:
+            return call_state
         task = _related_task_id(message)
         if task is not None:
             return next((item for item in self._in_flight if _waits_for_task(item.call, task)), None)
@@ -271,23 +271,23 @@ class UpstreamConnection:
         if question.method == "roots/list" and self._serves_no_client and client is None:
             # Servers request roots when a session begins, before a client is served on it.
             return ListRootsResult(roots=[])
-        held = self._find_call(question)
-        if client is not None and (held is None or self._serves_no_client):
+        call_state = self._find_call(question)
+        if client is not None and (call_state is None or self._serves_no_client):
             # All calls are of one client, so the request need not be assigned to one of them.
             return await self._ask_client(client, question)
         if not in_request_stream.get() and any(item.call.method in INPUT_REQUIRED_METHODS for item in self._in_flight):
             # Only requests during a call with input matter; others say nothing about the server's tools.
             self._asked()
-        if held is None:
+        if call_state is None:
             raise InvalidRequest(
                 f"{question.method}: the request cannot be assigned to one of {self.in_flight} calls in flight"
             )
-        call, params = held.call, attribute(self._alias, question.method, question.params or None)
+        call, params = call_state.call, attribute(self._alias, question.method, question.params or None)
         try:
             validate_client_request(call, question.method, params)
             with self.connection.pause_timeouts():
-                if held.parked is not None:
-                    return await held.parked.request_input(question.method, params)
+                if call_state.parked is not None:
+                    return await call_state.parked.request_input(question.method, params)
                 return await send_client_request(call, question.method, params)
         except PorticoError as refusal:
             raise InvalidRequest(f"{question.method} was not answered: {refusal}") from None

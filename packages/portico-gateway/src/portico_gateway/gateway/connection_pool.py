@@ -341,8 +341,8 @@ class ConnectionPool:
         # A forwarded header replaces a configured one of the same name, whatever its case; two values would be read
         # differently by different servers.
         named = {name.lower() for name, _ in sent}
-        kept = {name: value for name, value in target.headers.items() if name.lower() not in named}
-        return replace(self.settings, target=replace(target, headers={**kept, **dict(sent)}))
+        remaining = {name: value for name, value in target.headers.items() if name.lower() not in named}
+        return replace(self.settings, target=replace(target, headers={**remaining, **dict(sent)}))
 
     async def _evict_idle(self) -> None:
         """Close an idle connection if there are too many. Raises _AllBusy if none is idle.

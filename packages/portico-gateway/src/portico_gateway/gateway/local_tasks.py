@@ -111,8 +111,8 @@ class LocalTasks:
     def add(self, parked: SuspendedCall, outcome: Callable[[Any], Raw]) -> LocalTask:
         """Add a task for a suspended call. Raises ToolError if there are too many."""
         self._expire_stale()
-        mine = sum(item.parked.owner == parked.owner for item in self._tasks.values())
-        if len(self._tasks) >= MAX_LOCAL_TASKS or mine >= MAX_LOCAL_TASKS_PER_CALLER:
+        count = sum(item.parked.owner == parked.owner for item in self._tasks.values())
+        if len(self._tasks) >= MAX_LOCAL_TASKS or count >= MAX_LOCAL_TASKS_PER_CALLER:
             raise ToolError("Too many tasks are running.", error_type="ApiLimitExceeded", retryable=True)
         now = time.time()
         task = LocalTask(process_locator() or os.urandom(12).hex(), parked, outcome, now, now, time.monotonic())

@@ -268,17 +268,19 @@ def parse_upstream(
     alias: str, table: Mapping[str, Any], secrets: SecretResolver, base_dir: Path = Path()
 ) -> UpstreamSettings:
     """Parse the settings of an upstream. A missing secret disables this upstream only."""
-    place = {name: value for name, value in table.items() if name in _UpstreamLocation.__annotations__}
-    options = {name: value for name, value in table.items() if name not in place}
+    location = {name: value for name, value in table.items() if name in _UpstreamLocation.__annotations__}
+    options = {name: value for name, value in table.items() if name not in location}
     # A missing secret disables one upstream instead of the whole gateway: the others must survive a deployment
     # mistake. A wrong key, in contrast, is an error in the file.
     problem = _resolve_auth_secrets(options, secrets)
-    what = f"upstream.{alias}"
-    check_table(what, options, UpstreamOptions)
-    check_table(what, place, _UpstreamLocation)
+    label = f"upstream.{alias}"
+    check_table(label, options, UpstreamOptions)
+    check_table(label, location, _UpstreamLocation)
     target = None
     try:
-        target = _parse_openapi_target(what, place, options, secrets, base_dir) or _parse_target(what, place, secrets)
+        target = _parse_openapi_target(label, location, options, secrets, base_dir) or _parse_target(
+            label, location, secrets
+        )
     except _MissingSecret as missing:
         problem = str(missing)
     return make_upstream_settings(alias, target, options, problem)
@@ -337,20 +339,20 @@ _HOP_BY_HOP_HEADERS = frozenset(
 
 
 def _validate_forward_headers(
-    what: str, target: Target | None, headers: Sequence[str] | Mapping[str, str]
+    label: str, target: Target | None, headers: Sequence[str] | Mapping[str, str]
 ) -> dict[str, str]:
     """Return the forwarded headers as a mapping. Raises UsageError for credentials, hop-by-hop and MCP headers."""
     pairs = dict(headers) if isinstance(headers, Mapping) else {name: name for name in headers}
     if pairs and target is not None and not isinstance(target, UrlTarget):
-        raise UsageError(f"{what}: forward_headers requires an upstream with a url")
+        raise UsageError(f"{label}: forward_headers requires an upstream with a url")
     for source, name in pairs.items():
         # Forwarding the client's token would be token passthrough, which the specification forbids (2026-07-28,
         # Authorization, Access Token Privilege Restriction).
         if source.lower() in _CREDENTIAL_HEADERS:
-            raise UsageError(f"{what}: forward_headers must not contain {source!r}, a credential for the gateway")
+            raise UsageError(f"{label}: forward_headers must not contain {source!r}, a credential for the gateway")
         for item in (source, name):
             if not _HEADER.fullmatch(item) or item.lower() in _HOP_BY_HOP_HEADERS or item.lower().startswith("mcp-"):
-                raise UsageError(f"{what}: forward_headers contains {item!r}, which cannot be forwarded")
+                raise UsageError(f"{label}: forward_headers contains {item!r}, which cannot be forwarded")
     return {source.lower(): name for source, name in pairs.items()}
 
 
@@ -359,27 +361,27 @@ class _MissingSecret(UsageError):
 
 
 def _parse_openapi_target(
-    what: str, place: Mapping[str, Any], options: Mapping[str, Any], secrets: SecretResolver, folder: Path
+    label: str, location: Mapping[str, Any], options: Mapping[str, Any], secrets: SecretResolver, folder: Path
 ) -> Target | None:
     """Return the target of an upstream with `openapi`, or None."""
-    if "openapi" not in place:
+    if "openapi" not in location:
         return None
     try:
-        filled = secrets.resolve_all(dict(place))
+        filled = secrets.resolve_all(dict(location))
     except UsageError as missing:
         raise _MissingSecret(str(missing)) from None
     seconds = (
-        parse_duration(f"{what}: timeout", options["timeout"], _MAX_DURATION_SECONDS) if "timeout" in options else None
+        parse_duration(f"{label}: timeout", options["timeout"], _MAX_DURATION_SECONDS) if "timeout" in options else None
     )
-    return openapi_upstream.load_openapi_target(what, filled, seconds, folder)
+    return openapi_upstream.load_openapi_target(label, filled, seconds, folder)
 
 
-def _parse_target(what: str, place: Mapping[str, Any], secrets: SecretResolver) -> Target:
-    ways = [name for name in ("url", "command", "target") if name in place]
+def _parse_target(label: str, location: Mapping[str, Any], secrets: SecretResolver) -> Target:
+    ways = [name for name in ("url", "command", "target") if name in location]
     if len(ways) != 1:
-        raise UsageError(f"{what} needs exactly one of url, command and target; got {' and '.join(ways) or 'none'}")
+        raise UsageError(f"{label} needs exactly one of url, command and target; got {' and '.join(ways) or 'none'}")
     try:
-        filled = secrets.resolve_all(dict(place))
+        filled = secrets.resolve_all(dict(location))
     except UsageError as missing:
         raise _MissingSecret(str(missing)) from None
     if "target" in filled:
@@ -392,7 +394,7 @@ def _parse_target(what: str, place: Mapping[str, Any], secrets: SecretResolver) 
     except MissingValue as missing:
         raise _MissingSecret(str(missing)) from None
     except UsageError as mistake:
-        raise UsageError(f"{what}: {mistake}") from None
+        raise UsageError(f"{label}: {mistake}") from None
 
 
 # Targets loaded by name. A reload of the configuration must not load an unchanged module again.
@@ -422,12 +424,12 @@ def _check_prefix_conflicts(upstreams: dict[str, UpstreamSettings]) -> dict[str,
     return upstreams
 
 
-def _require_table(what: str, value: Any) -> Mapping[str, Any]:
+def _require_table(label: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise wrong_value("", what, "a table", value)
+        raise wrong_value("", label, "a table", value)
     return value
 
 
-def _parse_table(what: str, value: Any, options_type: type) -> dict[str, Any]:
-    check_table(what, _require_table(what, value), options_type)
+def _parse_table(label: str, value: Any, options_type: type) -> dict[str, Any]:
+    check_table(label, _require_table(label, value), options_type)
     return dict(value)

@@ -123,9 +123,9 @@ class GatewayTasks(Service):
         """Return the exposed ID of a task and remember it for `tasks/list`."""
         outward = self._ids.encode(alias, id, call.principal)
         owner = get_caller_key(call)[0] if call.principal is not None else ""
-        mine = self._issued.setdefault(owner, [])
-        mine.append(outward)
-        del mine[:-MAX_ISSUED_TASKS_PER_CALLER]
+        own_ids = self._issued.setdefault(owner, [])
+        own_ids.append(outward)
+        del own_ids[:-MAX_ISSUED_TASKS_PER_CALLER]
         return outward
 
     def _resolve(self, outward: str, principal: Any) -> ResolvedTask | None:
@@ -249,10 +249,10 @@ class GatewayTasks(Service):
                 page.next_cursor = self._cursors.issue("tasks/list of a gateway", "0")
             return page
         owner = get_caller_key(call)[0] if call.principal is not None else ""
-        mine = self._issued.get(owner, [])
-        result = await asyncio.gather(*(self._list_entry(call, item) for item in mine[start : start + PAGE_SIZE]))
+        own_ids = self._issued.get(owner, [])
+        result = await asyncio.gather(*(self._list_entry(call, item) for item in own_ids[start : start + PAGE_SIZE]))
         page = ListTasksResult(tasks=[item for item in result if item is not None])
-        if start + PAGE_SIZE < len(mine):
+        if start + PAGE_SIZE < len(own_ids):
             page.next_cursor = self._cursors.issue("tasks/list of a gateway", str(start + PAGE_SIZE))
         return page
 

@@ -214,9 +214,9 @@ class PinStore:
         for kind, method in PINNED_METHODS.items():
             entries = {entry.key: entry for entry in lists.get(method, ())}
             for name in sorted({*entries, *pins.entries_of(kind)}):
-                was = pins.entries_of(kind).get(name)
+                before = pins.entries_of(kind).get(name)
                 now = self._digest_of(alias, method, entries[name])[0] if name in entries else None
-                yield ToolPin(alias, kind, name, None if was is None else was.definition, now)
+                yield ToolPin(alias, kind, name, None if before is None else before.definition, now)
 
     def approve(self, pin: ToolPin) -> None:
         """Pin the current definition, or remove the pin of a component that no longer exists."""

@@ -198,8 +198,8 @@ class UpstreamProvider:
         """Return the rest of the time to wait for the first lists, so that a hanging upstream is waited for only
         once.
         """
-        began = self.catalog.get(by).first_requested_at
-        return seconds if began is None else max(0.0, began + seconds - time.monotonic())
+        requested_at = self.catalog.get(by).first_requested_at
+        return seconds if requested_at is None else max(0.0, requested_at + seconds - time.monotonic())
 
     async def wait_until_listed(self, by: Call | None = None) -> None:
         """Wait until the running refresh has ended, successfully or not."""
@@ -466,19 +466,19 @@ class UpstreamProvider:
         if owner is None:
             return None
         lane = group[0]
-        begun = lane.connection.begin_tool_call(call, tool, bytes(params))
-        if begun is None:
+        pending_call = lane.connection.begin_tool_call(call, tool, bytes(params))
+        if pending_call is None:
             self.concurrency.release(owner)
             return None
-        return lane, begun, owner
+        return lane, pending_call, owner
 
     async def _complete(
-        self, call: Call, params: Raw, lane: UpstreamConnection, begun: PendingHttpCall, owner: str
+        self, call: Call, params: Raw, lane: UpstreamConnection, pending_call: PendingHttpCall, owner: str
     ) -> UpstreamResponse:
         lane.untracked_in_flight += 1
         with AccountedCall(self.stats, self.concurrency, owner):
             try:
-                result = await lane.connection.finish_tool_call(begun, params)
+                result = await lane.connection.finish_tool_call(pending_call, params)
             except (TransportError, ProtocolError) as failure:
                 raise await self.record_failure(lane, call, failure) from None
             finally:

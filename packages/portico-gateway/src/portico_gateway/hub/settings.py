@@ -148,8 +148,10 @@ def _resolve(name: str, request: AttachRequest, servers: Mapping[str, HubServerS
         # Only needed here.
         from difflib import get_close_matches
 
-        near = next(iter(get_close_matches(name, servers, n=1)), None)
-        hint = f"did you mean {near!r}?" if near else f"add [server.{name}] with a command to {SETTINGS_NAME}"
+        suggestion = next(iter(get_close_matches(name, servers, n=1)), None)
+        hint = (
+            f"did you mean {suggestion!r}?" if suggestion else f"add [server.{name}] with a command to {SETTINGS_NAME}"
+        )
         raise UsageError(f"unknown server {name!r}; {hint}")
     cwd = settings.cwd or request.cwd
     is_known = request.command is not None and is_stateless(words, cwd)

@@ -94,14 +94,14 @@ class ConcurrencyLeases:
         for attempt in range(MAX_ACQUIRE_ATTEMPTS):
             # The lease is counted from before the query, so that this process never believes in it longer than the
             # store does.
-            began = time.monotonic()
+            started_at = time.monotonic()
             granted = await self._store.acquire_slots(
                 running.key, needed, running.most // _MAX_UNUSED_DIVISOR, running.most
             )
             if granted is None:
                 return
             if granted:
-                running.slots, running.until = granted, began + SLOT_LEASE_SECONDS
+                running.slots, running.until = granted, started_at + SLOT_LEASE_SECONDS
                 return
             # Other processes return unused slots after a short delay, so waiting a little often succeeds where an
             # immediate rejection would be wrong.
@@ -134,9 +134,9 @@ class ConcurrencyLeases:
             running.until = 0.0
 
     async def _renew(self) -> None:
-        began = time.monotonic()
-        keys = [key for key, running in self._held.items() if running.until > began]
+        started_at = time.monotonic()
+        keys = [key for key, running in self._held.items() if running.until > started_at]
         for key in await self._store.renew_slots(keys) if keys else ():
             running = self._held.get(key)
             if running is not None and running.until:
-                running.until = began + SLOT_LEASE_SECONDS
+                running.until = started_at + SLOT_LEASE_SECONDS

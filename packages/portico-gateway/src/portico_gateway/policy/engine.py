@@ -176,13 +176,13 @@ class PolicyEngine:
         # The identity of the principal object is the cheapest key. Objects are reused after garbage collection, so
         # the entry holds a reference and is compared with `is` below.
         key = id(principal) if principal is not None else call.address is None
-        kept = self._callers.peek(key)
-        if kept is None or kept[0] is not principal:
+        cached = self._callers.peek(key)
+        if cached is None or cached[0] is not principal:
             local = principal is None and call.address is None
             mask = _bits(item.who(principal, local) and _holds_for_caller(item, call) for item in self.rules)
             required = _bits(item.who(principal, local) for item in self.requirements)
-            kept = cache_decision(self._callers, key, (principal, mask, required))
-        return kept
+            cached = cache_decision(self._callers, key, (principal, mask, required))
+        return cached
 
     def _matching_rules(self, mask: int, kind: Kind, owned: QualifiedName) -> list[Rule]:
         return [rule for at, rule in enumerate(self.rules) if mask >> at & 1 and rule.matches(kind, owned)]
@@ -310,10 +310,10 @@ def _bits(flags: Any) -> int:
     return sum(1 << at for at, flag in enumerate(flags) if flag)
 
 
-def cache_decision(kept: LruCache[Any, Any], key: Any, value: Any) -> Any:
+def cache_decision(cached: LruCache[Any, Any], key: Any, value: Any) -> Any:
     """Cache a value and return it. Long names, which a client may have invented, are not cached."""
     # Otherwise a client could fill the memory with a few thousand very long names: entries are counted, not measured.
     named = key[-1] if isinstance(key, tuple) else None
     if not isinstance(named, QualifiedName) or len(named.name) <= MAX_CACHED_NAME_CHARS:
-        kept[key] = value
+        cached[key] = value
     return value

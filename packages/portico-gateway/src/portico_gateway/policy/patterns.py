@@ -61,23 +61,23 @@ def glob_covers(glob: str, text: str) -> bool:
     """
     # Greedy matching with one point of return, the last star. A regular expression with several stars could take
     # exponential time on a name that a client chose.
-    at = place = 0
+    at = position = 0
     star, resume = -1, 0
-    while place < len(text):
+    while position < len(text):
         if at < len(glob) and (
-            glob[at] == text[place] or (glob[at] == _ANY_CHAR and text[place] not in (_ANY_CHARS, _ANY_CHAR))
+            glob[at] == text[position] or (glob[at] == _ANY_CHAR and text[position] not in (_ANY_CHARS, _ANY_CHAR))
         ):
             if glob[at] == _ANY_CHARS:
-                star, resume = at, place
+                star, resume = at, position
                 at += 1
                 continue
-            at, place = at + 1, place + 1
+            at, position = at + 1, position + 1
         elif at < len(glob) and glob[at] == _ANY_CHARS:
-            star, resume = at, place
+            star, resume = at, position
             at += 1
         elif star >= 0:
             resume += 1
-            at, place = star + 1, resume
+            at, position = star + 1, resume
         else:
             return False
     return all(char == _ANY_CHARS for char in glob[at:])
@@ -87,14 +87,14 @@ def globs_intersect(item: str, other: str) -> bool:
     """Return whether some text matches both globs."""
     # Dynamic programming by rows: which prefixes of `other` match the prefix of `item` so far.
     row = [True] + [False] * len(other)
-    for place, char in enumerate(other):
-        row[place + 1] = row[place] and char == _ANY_CHARS
+    for position, char in enumerate(other):
+        row[position + 1] = row[position] and char == _ANY_CHARS
     for char in item:
         after = [row[0] and char == _ANY_CHARS]
-        for place, facing in enumerate(other):
-            both = row[place] and (char == facing or _ANY_CHAR in (char, facing) or _ANY_CHARS in (char, facing))
-            many = (char == _ANY_CHARS and (row[place + 1] or after[place])) or (
-                facing == _ANY_CHARS and (after[place] or row[place + 1])
+        for position, facing in enumerate(other):
+            both = row[position] and (char == facing or _ANY_CHAR in (char, facing) or _ANY_CHARS in (char, facing))
+            many = (char == _ANY_CHARS and (row[position + 1] or after[position])) or (
+                facing == _ANY_CHARS and (after[position] or row[position + 1])
             )
             after.append(both or many)
         row = after

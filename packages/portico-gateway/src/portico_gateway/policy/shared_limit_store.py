@@ -145,7 +145,7 @@ class SharedLimitStore:
         Return None if the store is unavailable.
         """
         return await self._write(
-            partial(_take_slots, key=key, holder=self._holder, needed=needed, more=extra, most=limit)
+            partial(_take_slots, key=key, holder=self._holder, needed=needed, more=extra, limit=limit)
         )
 
     async def release_slots(self, key: str, keep: int) -> bool:
@@ -235,7 +235,7 @@ def _lease_permits(tx: Transaction, key: str, rate: RateLimit, least: float, wan
     return granted, 0.0
 
 
-def _take_slots(tx: Transaction, key: str, holder: str, needed: int, more: int, most: int) -> int:
+def _take_slots(tx: Transaction, key: str, holder: str, needed: int, more: int, limit: int) -> int:
     tx.advisory_lock(f"portico quota {key}")
     now = tx.now()
     others = tx.fetch_one(
@@ -244,7 +244,7 @@ def _take_slots(tx: Transaction, key: str, holder: str, needed: int, more: int, 
         (key, holder, now),
     )
     # Slots of this process are not subtracted: the new row replaces its old one.
-    held = min(needed + more, most - others)
+    held = min(needed + more, limit - others)
     if held < needed:
         return 0
     tx.execute("delete from portico_quota_slot where key = ? and until_at <= ?", (key, now))

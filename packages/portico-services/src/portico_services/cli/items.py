@@ -189,17 +189,17 @@ class ItemsCommand:
 
     async def delete(self) -> None:
         for id in await self.ids(require_arguments(self.arguments.words, "an ID")):
-            gone = await self.call(
+            deleted = await self.call(
                 "delete_task", id=id, children=self.arguments.children, dry_run=self.arguments.dry_run
             )
             if self.printer.is_json:
-                self.printer.print_json(gone)
+                self.printer.print_json(deleted)
                 continue
-            for item in gone["deleted"]:
-                self.printer.print_line(f"{item} {'would be' if gone['dry_run'] else 'is'} deleted")
-            for item in gone["unblocked"]:
+            for item in deleted["deleted"]:
+                self.printer.print_line(f"{item} {'would be' if deleted['dry_run'] else 'is'} deleted")
+            for item in deleted["unblocked"]:
                 self.printer.print_error(
-                    f"{item} {'would no longer be' if gone['dry_run'] else 'is no longer'} blocked"
+                    f"{item} {'would no longer be' if deleted['dry_run'] else 'is no longer'} blocked"
                 )
 
     # Claiming and listing.

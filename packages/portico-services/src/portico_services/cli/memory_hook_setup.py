@@ -79,16 +79,16 @@ def _groups(text: str, key: tuple[str, str]) -> list[Any]:
 
 def _without_ours(groups: list[Any], name: str) -> list[Any]:
     """Return the groups without our hook of this name. A group that contained nothing else is removed."""
-    kept = []
+    remaining = []
     for group in groups:
         hooks = group.get("hooks") if isinstance(group, dict) else None
         if not isinstance(hooks, list):
-            kept.append(group)
+            remaining.append(group)
             continue
         others = [hook for hook in hooks if not _is_ours(hook, name)]
         if others or not hooks:
-            kept.append({**group, "hooks": others} if others != hooks else group)
-    return kept
+            remaining.append({**group, "hooks": others} if others != hooks else group)
+    return remaining
 
 
 def _is_ours(hook: Any, name: str) -> bool:

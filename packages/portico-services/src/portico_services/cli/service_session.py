@@ -56,9 +56,9 @@ async def opened(service: Service, arguments: argparse.Namespace) -> AsyncIterat
 
 def require_database(url: str) -> None:
     """Raise `UsageError` if the store is a file that does not exist, because opening it would create it."""
-    engine, place = parse_database_url(url)
-    if engine == "sqlite" and place != MEMORY and not os.path.exists(place):
-        raise UsageError(f"database {place} not found; check --store and PORTICO_STORE")
+    engine, database = parse_database_url(url)
+    if engine == "sqlite" and database != MEMORY and not os.path.exists(database):
+        raise UsageError(f"database {database} not found; check --store and PORTICO_STORE")
 
 
 def require_arguments(arguments: list[str], label: str) -> list[str]:

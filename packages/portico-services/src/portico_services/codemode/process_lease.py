@@ -17,9 +17,9 @@ def is_alive(holder: str, until: float) -> bool:
     machine, _, rest = holder.partition(" ")
     if machine != _boot_id():
         return time.time() < until
-    pid, _, begun = rest.partition(" ")
+    pid, _, started_at = rest.partition(" ")
     # The start time distinguishes a process from a later one with the same pid.
-    return bool(begun) and pid.isdigit() and _process_start_time(int(pid)) == begun
+    return bool(started_at) and pid.isdigit() and _process_start_time(int(pid)) == started_at
 
 
 @lru_cache(1)

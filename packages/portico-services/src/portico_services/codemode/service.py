@@ -181,8 +181,8 @@ class CodeMode(Service):
         for name in tools:
             tool = table.find(name)
             if tool is None:
-                near = did_you_mean(name[:100], list(table.by_name))
-                raise ToolError(f"Unknown tool {name[:100]!r}. {near}".rstrip(), error_type="ResourceNotFound")
+                suggestions = did_you_mean(name[:100], list(table.by_name))
+                raise ToolError(f"Unknown tool {name[:100]!r}. {suggestions}".rstrip(), error_type="ResourceNotFound")
             results.append(tool)
         return TextContent(text=stubs.render_stubs(results))
 

@@ -201,7 +201,7 @@ async def run_batch(
 
 def _limit_batch(results: list[Outcome]) -> list[Outcome]:
     left = MAX_BATCH_RESULT_BYTES
-    kept = []
+    remaining = []
     for item in results:
         size = len(msgspec.json.encode(item))
         # Failures are never dropped: a caller must see why a call failed.
@@ -213,5 +213,5 @@ def _limit_batch(results: list[Outcome]) -> list[Outcome]:
             item = outcomes.success(None, message, "partial_success")
         else:
             left -= min(size, left)
-        kept.append(item)
-    return kept
+        remaining.append(item)
+    return remaining

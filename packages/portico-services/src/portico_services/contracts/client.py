@@ -76,7 +76,7 @@ async def _call(
     target: Client | Handler, request: MCPToolCall, context: ContractContext | None, timeout: float | None
 ) -> MCPToolResult:
     # Not time.time(): the clock may be adjusted during a call.
-    began = time.monotonic()
+    started_at = time.monotonic()
     name = "?"
     try:
         request, context = _validate_model(MCPToolCall, "request", request), _message_or_none(context)
@@ -93,7 +93,7 @@ async def _call(
         name,
         result.status,
         f" ({result.error.error_type!r})" if result.error is not None else "",
-        1000 * (time.monotonic() - began),
+        1000 * (time.monotonic() - started_at),
         f", correlation {context.correlation_id!r}" if context is not None else "",
     )
     return result

@@ -60,8 +60,8 @@ def coerce_version(text: str) -> SemanticVersion:
 
 def is_downgrade(old: str, new: str) -> bool:
     """Return whether a version is older by semantic version precedence: `1.0.0-rc.1` comes before `1.0.0`."""
-    was, now = _VERSION.fullmatch(old), _VERSION.fullmatch(new)
-    return was is not None and now is not None and _sort_key(now) < _sort_key(was)
+    before, now = _VERSION.fullmatch(old), _VERSION.fullmatch(new)
+    return before is not None and now is not None and _sort_key(now) < _sort_key(before)
 
 
 def _sort_key(match: re.Match[str]) -> tuple[Any, ...]:

@@ -132,8 +132,8 @@ def _check_version(
         now = definitions.coerce_version(new.version)
     else:
         now = new.version_of(after)
-    least = definitions.required_version(was, level)
-    return VersionCheck(name, level, str(was), "" if after is None else str(now), str(least), now >= least)
+    minimum = definitions.required_version(was, level)
+    return VersionCheck(name, level, str(was), "" if after is None else str(now), str(minimum), now >= minimum)
 
 
 def _name(tool: ToolDefinitionSnapshot | None) -> str:
@@ -187,8 +187,8 @@ def _removal_change(tool: ToolDefinitionSnapshot, heirs: RenameCandidates) -> Co
 
 def _find_renames(pairs: list[Pair]) -> RenameCandidates:
     heirs: RenameCandidates = {}
-    for was, candidate in pairs:
-        if was is None and candidate is not None:
+    for before, candidate in pairs:
+        if before is None and candidate is not None:
             heirs.setdefault(_encode_schemas(candidate), candidate.name)
     return heirs
 

@@ -347,24 +347,24 @@ class _Linter:
         for fence in examples:
             yield from self._lint_fence(fence, data, "it")
 
-    def _lint_fence(self, fence: CodeFence, schema: Schema, what: str) -> Iterator[LintFinding]:
+    def _lint_fence(self, fence: CodeFence, schema: Schema, subject: str) -> Iterator[LintFinding]:
         try:
             value = decode_json_block(fence)
         except InvalidJsonBlock as failure:
             yield self._error(failure.line, "example", str(failure))
             return
-        yield from self._valid(value, schema, fence.line, what)
+        yield from self._valid(value, schema, fence.line, subject)
 
-    def _valid(self, value: Any, schema: Schema, line: int, what: str) -> Iterator[LintFinding]:
+    def _valid(self, value: Any, schema: Schema, line: int, subject: str) -> Iterator[LintFinding]:
         try:
             wrong = validate(schema, value)
         except InvalidSchema as failure:
-            yield self._error(line, "example", f"{what} cannot be validated: {failure}")
+            yield self._error(line, "example", f"{subject} cannot be validated: {failure}")
             return
         # An example that fits a different schema violates nearly every keyword; three findings identify it.
         for item in wrong[:3]:
             where = f" at {item.path}" if item.path else ""
-            yield self._error(line, "example", f"{what} does not match the schema{where}: {item.message}")
+            yield self._error(line, "example", f"{subject} does not match the schema{where}: {item.message}")
 
     def _lint_examples(self, arguments: Schema | None, data: Schema | None) -> Iterator[LintFinding]:
         section = self._filled_section("examples")

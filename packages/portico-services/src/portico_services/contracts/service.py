@@ -163,9 +163,9 @@ class Contracts(Service):
         contract = await self._contract(ctx)
         result = contract.find(name)
         if result is None:
-            near = contract.suggest(name)
-            message = f"Unknown tool {name[:100]!r}{f'; did you mean {near[0].name!r}?' if near else '.'}"
-            details = {"name": name[:300], "suggestions": [tool.invocation for tool in near]}
+            suggestions = contract.suggest(name)
+            message = f"Unknown tool {name[:100]!r}{f'; did you mean {suggestions[0].name!r}?' if suggestions else '.'}"
+            details = {"name": name[:300], "suggestions": [tool.invocation for tool in suggestions]}
             raise ToolError(message, error_type="ResourceNotFound", details=details)
         return contract, result
 
@@ -577,10 +577,10 @@ class ScoredTool(Struct, frozen=True):
     score: float
 
 
-def search_tools(contract: ServerContract, query: str, most: int = 10) -> list[ScoredTool]:
+def search_tools(contract: ServerContract, query: str, limit: int = 10) -> list[ScoredTool]:
     """Return the tools that match a query, best first."""
     # The index lives as long as the contract, which is replaced whenever the tool list changes.
-    match = contract.memoize(_build_index).search(query, most)
+    match = contract.memoize(_build_index).search(query, limit)
     return [ScoredTool(contract.tools[at], round(score, 4)) for at, score in match]
 
 

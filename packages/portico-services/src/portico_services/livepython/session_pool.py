@@ -253,7 +253,7 @@ class SessionPool:
         return self.max_sessions if owner is None else max(1, self.max_sessions // 2)
 
     def _held_by(self, owner: str | None) -> int:
-        return sum(whose == owner for whose, _ in self._sessions)
+        return sum(owner_condition == owner for owner_condition, _ in self._sessions)
 
     def _make_room(self, owner: str | None) -> None:
         """Evict a session of the owner with the most sessions, if that owner still has no fewer than the newcomer.

@@ -343,7 +343,7 @@ def call_logging_middleware(server: Server) -> HandlerMiddleware:
         async def handle(call: Call) -> Any:
             if call.method != "tools/call":
                 return await handler(call)
-            began, outcome = time.monotonic(), "failure"
+            started_at, outcome = time.monotonic(), "failure"
             try:
                 result = await handler(call)
                 outcome = "failure" if getattr(result, "is_error", False) is True else "success"
@@ -351,7 +351,7 @@ def call_logging_middleware(server: Server) -> HandlerMiddleware:
             finally:
                 name = _requested_name(call)
                 if is_logged(name):
-                    call_log.info("%r: %s in %.1f ms", name[:300], outcome, 1000 * (time.monotonic() - began))
+                    call_log.info("%r: %s in %.1f ms", name[:300], outcome, 1000 * (time.monotonic() - started_at))
 
         return handle
 

@@ -27,8 +27,8 @@ def find_profile(name: str) -> Path:
         # Imported here: only an error needs it.
         from difflib import get_close_matches
 
-        near = get_close_matches(name, profiles, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(profiles)}"
+        suggestions = get_close_matches(name, profiles, n=1)
+        hint = f"did you mean {suggestions[0]!r}?" if suggestions else f"expected one of {', '.join(profiles)}"
         raise UsageError(f"unknown profile {name!r} ({hint}); a file is named by its path, such as ./{name}.toml")
     return PROFILES_DIR / f"{name}.toml"
 

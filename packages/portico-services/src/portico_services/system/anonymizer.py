@@ -265,12 +265,12 @@ class Anonymizer:
         """
         if self.level == "off":
             return value
-        learned = NameIndex(self, known_names)
+        name_index = NameIndex(self, known_names)
         for beside in besides:
-            learned.collect(beside, texts=False, is_open=True)
-        learned.collect(around)
-        learned.collect(value)
-        return learned.anonymize(value)
+            name_index.collect(beside, texts=False, is_open=True)
+        name_index.collect(around)
+        name_index.collect(value)
+        return name_index.anonymize(value)
 
     def resolve_token(self, text: str) -> tuple[str, list[tuple[NameKind, str]]]:
         """Return a text with its tokens replaced by the names they stand for, and these names. Only tokens of this
@@ -435,18 +435,18 @@ class NameIndex:
                 end = after
         return "".join([*parts, _slice(text, places, end, len(low))])
 
-    def _name_at(self, low: str, word: re.Match[str], least: int) -> tuple[int, int] | None:
+    def _name_at(self, low: str, word: re.Match[str], minimum: int) -> tuple[int, int] | None:
         """Return the range of the longest name that starts with this word, or None. A host's short name is a prefix of
         its long one.
         """
         for size, lead in self._shapes.get(word[0], ()):
             begin, end = word.start() - lead, word.start() - lead - size
-            if begin >= least and low[begin:end] in self._kinds and not _is_within(low, begin, end):
+            if begin >= minimum and low[begin:end] in self._kinds and not _is_within(low, begin, end):
                 return begin, end
         return None
 
-    def _token(self, text: str, low: str, places: list[int] | None, begin: int, end: int) -> str:
-        return self._anonymizer.token(self._kinds[low[begin:end]], _slice(text, places, begin, end))
+    def _token(self, text: str, low: str, positions: list[int] | None, begin: int, end: int) -> str:
+        return self._anonymizer.token(self._kinds[low[begin:end]], _slice(text, positions, begin, end))
 
     def _token_for_match(self, kind: NameKind, match: re.Match[str]) -> str:
         if kind == "address" and not looks_like_address(match, is_strict=self._anonymizer.level == "strict"):
@@ -456,10 +456,14 @@ class NameIndex:
         return self._anonymizer.token(kind, match[0])
 
 
-def _slice(text: str, places: list[int] | None, begin: int, end: int) -> str:
-    if places is None:
+def _slice(text: str, positions: list[int] | None, begin: int, end: int) -> str:
+    if positions is None:
         return text[begin:end]
-    return text[places[begin] if begin < len(places) else len(text) : places[end] if end < len(places) else len(text)]
+    return text[
+        positions[begin] if begin < len(positions) else len(text) : positions[end]
+        if end < len(positions)
+        else len(text)
+    ]
 
 
 def _is_within(text: str, begin: int, end: int) -> bool:

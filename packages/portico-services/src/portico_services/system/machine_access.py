@@ -80,12 +80,12 @@ class ClientRoots:
 def _folder(uri: str) -> str | None:
     """Return the local directory that a URI names, or None."""
     try:
-        place = urlsplit(uri)
-        path = url2pathname(place.path)
+        url = urlsplit(uri)
+        path = url2pathname(url.path)
     except ValueError:
         return None
     # A host part names another machine (`file://server/share`).
-    is_here = place.scheme == "file" and place.netloc in ("", "localhost")
+    is_here = url.scheme == "file" and url.netloc in ("", "localhost")
     if not is_here or "\0" in path or len(path) > MAX_PATH_CHARS or not os.path.isabs(path):
         return None
     path = os.path.normpath(path)

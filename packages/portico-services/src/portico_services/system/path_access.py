@@ -416,10 +416,10 @@ class AllowedPaths:
         finally:
             pinned.close()
 
-    def _check_allowed(self, real: str, info: os.stat_result, place: RequestedPath) -> None:
+    def _check_allowed(self, real: str, info: os.stat_result, path: RequestedPath) -> None:
         """Raise AccessDenied for a denied file, unless the operator allowed that very file."""
-        if place.root.only != place.relative or not place.root.only:
-            top = place.root.path.rstrip("/")
+        if path.root.only != path.relative or not path.root.only:
+            top = path.root.path.rstrip("/")
             # The allowed directory itself was chosen by the operator: only its location is checked, everything below it
             # by name as well.
             if (
@@ -428,7 +428,7 @@ class AllowedPaths:
                 or self._linked.is_linked_secret(info)
             ):
                 raise AccessDenied(
-                    f"Access to {self._display_path(place.requested)} is denied: it may contain keys or other secrets."
+                    f"Access to {self._display_path(path.requested)} is denied: it may contain keys or other secrets."
                 )
 
     def _display_path(self, path: str) -> str:

@@ -95,18 +95,18 @@ class RedactedEntryFilter:
         # Without a text filter the entry needs no second look: anonymizing each entry costs far more than reading it.
         if self._contains is None and self._source.source is None:
             return True
-        learned = self._redacted.name_index()
-        learned.collect(escape_controls_deep(dict(entry.fields)), texts=False, is_open=True)
-        learned.collect(
+        name_index = self._redacted.name_index()
+        name_index.collect(escape_controls_deep(dict(entry.fields)), texts=False, is_open=True)
+        name_index.collect(
             {"message": escape_controls_multiline(entry.message), "computer": escape_controls(entry.computer)}
         )
         sources = (
-            encode_tokens(learned.anonymize_text(escape_controls(source))) for source in (entry.source, *entry.also)
+            encode_tokens(name_index.anonymize_text(escape_controls(source))) for source in (entry.source, *entry.also)
         )
         return (self._source.source is None or any(map(self._source.matches_source, sources))) and (
             self._contains is None
             or self._contains
-            in encode_tokens(learned.anonymize_text(escape_controls_multiline(entry.message))).casefold()
+            in encode_tokens(name_index.anonymize_text(escape_controls_multiline(entry.message))).casefold()
         )
 
 
@@ -126,10 +126,10 @@ class RedactedFileView:
         )
 
     def matches(self, entry: FileEntry, top: str) -> bool:
-        learned = self._redacted.name_index()
-        learned.collect(entry.path)
-        name = encode_tokens(learned.anonymize_text(escape_controls(entry.name)))
-        relative = encode_tokens(learned.anonymize_text(escape_controls(entry.path[len(top) :].lstrip("/\\"))))
+        name_index = self._redacted.name_index()
+        name_index.collect(entry.path)
+        name = encode_tokens(name_index.anonymize_text(escape_controls(entry.name)))
+        relative = encode_tokens(name_index.anonymize_text(escape_controls(entry.path[len(top) :].lstrip("/\\"))))
         # Size and time are no names, so the search on the real file has already decided about them.
         return self._criteria.matches_type(entry.type, name) and self._criteria.matches_name(name, relative)
 

@@ -37,12 +37,12 @@ def load_blockers(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
     return result
 
 
-def load_dependents(tx: Transaction, id: str, most: int) -> list[str]:
+def load_dependents(tx: Transaction, id: str, limit: int) -> list[str]:
     """Return the tasks that a task blocks directly."""
     return tx.fetch_all(
         str,
         "select item from work_item_blocker where blocker = :id order by item limit cast(:most as bigint)",
-        {"id": id, "most": most},
+        {"id": id, "most": limit},
     )
 
 
@@ -79,12 +79,12 @@ def _descendant_levels(tx: Transaction, id: str) -> Iterator[list[str]]:
         yield level
 
 
-def load_descendants(tx: Transaction, id: str, most: int) -> list[str]:
+def load_descendants(tx: Transaction, id: str, limit: int) -> list[str]:
     """Return the descendants of a task, level by level; at least one more than `most` if there are more."""
     ids: list[str] = []
     for level in _descendant_levels(tx, id):
         ids += level
-        if len(ids) > most:
+        if len(ids) > limit:
             break
     return ids
 
@@ -146,9 +146,9 @@ def detach(tx: Transaction, item: WorkItem) -> None:
 def _adjust_open_children(tx: Transaction, parent: str | None, by: int) -> None:
     if parent is None or by == 0:
         return
-    was = records.get(tx, parent, lock=True)
+    before = records.get(tx, parent, lock=True)
     tx.execute("update work_item set children_open = children_open + :by where id = :id", {"by": by, "id": parent})
-    records.publish_changes(tx, [was, records.get(tx, parent)])
+    records.publish_changes(tx, [before, records.get(tx, parent)])
 
 
 def adjust_open_blockers(tx: Transaction, items: Sequence[str], by: int) -> list[str]:
@@ -243,13 +243,13 @@ def add_blockers(tx: Transaction, item: WorkItem, blockers: Sequence[WorkItem]) 
 
 def remove_blocker(tx: Transaction, item: WorkItem, blocker: WorkItem) -> bool:
     """Remove a blocker from a task; return whether it was one."""
-    gone = tx.execute(
+    deleted = tx.execute(
         "delete from work_item_blocker where item = :item and blocker = :blocker",
         {"item": item.id, "blocker": blocker.id},
     )
-    if gone and blocker.status != "completed":
+    if deleted and blocker.status != "completed":
         adjust_open_blockers(tx, [item.id], -1)
-    return bool(gone)
+    return bool(deleted)
 
 
 def check_parent_allowed(tx: Transaction, item: WorkItem, parent: WorkItem) -> None:

@@ -365,20 +365,20 @@ def delete(
     below = dependencies.load_descendants(tx, id, MAX_DELETED_ITEMS)
     if below and children == "refuse":
         raise has_children(id, below, len(below))
-    kept = _reparent_children(tx, item, edit) if children == "keep" else []
-    gone = [id] if children == "keep" else [id, *below]
-    if len(gone) > MAX_DELETED_ITEMS:
+    remaining = _reparent_children(tx, item, edit) if children == "keep" else []
+    deleted = [id] if children == "keep" else [id, *below]
+    if len(deleted) > MAX_DELETED_ITEMS:
         raise InvalidWorkItem(
             f"This would delete more than {MAX_DELETED_ITEMS:,} tasks in one call. Delete subtrees first."
         )
-    items = records.fetch(tx, gone)
+    items = records.fetch(tx, deleted)
     unblocked = _unblock_dependents(tx, list(items.values()), edit)
     dependencies.detach(tx, item)
-    waited_for = dependencies.load_prerequisites(tx, gone)
+    waited_for = dependencies.load_prerequisites(tx, deleted)
     # Descendants first, so that the history of a plan reads from its leaves to its root.
-    records.remove(tx, [items[entry] for entry in reversed(gone)], edit.now, who=edit.who, reason=edit.reason)
-    dependencies.propagate_urgency(tx, [*waited_for, *kept])
-    return DeletionResult(deleted=gone, kept=kept, unblocked=unblocked, dry_run=False)
+    records.remove(tx, [items[entry] for entry in reversed(deleted)], edit.now, who=edit.who, reason=edit.reason)
+    dependencies.propagate_urgency(tx, [*waited_for, *remaining])
+    return DeletionResult(deleted=deleted, kept=remaining, unblocked=unblocked, dry_run=False)
 
 
 def _reparent_children(tx: Transaction, item: WorkItem, edit: EditContext) -> list[str]:
@@ -393,12 +393,12 @@ def _reparent_children(tx: Transaction, item: WorkItem, edit: EditContext) -> li
     return [child.id for child in children]
 
 
-def _unblock_dependents(tx: Transaction, gone: list[WorkItem], edit: EditContext) -> list[str]:
+def _unblock_dependents(tx: Transaction, deleted: list[WorkItem], edit: EditContext) -> list[str]:
     """Remove deleted tasks as blockers of others; return the tasks that are no longer blocked."""
-    leaving = {entry.id for entry in gone}
+    leaving = {entry.id for entry in deleted}
     sql = "select item, blocker from work_item_blocker where blocker in :ids order by item"
     pairs = tx.fetch_all(tuple[str, str], sql, {"ids": list(leaving)})
-    open_ones = {entry.id for entry in gone if entry.status != "completed"}
+    open_ones = {entry.id for entry in deleted if entry.status != "completed"}
     before = records.fetch(tx, [item for item, _ in pairs if item not in leaving])
     for item, blocker in pairs:
         if item in leaving:

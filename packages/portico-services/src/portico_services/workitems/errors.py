@@ -186,6 +186,6 @@ def _join_or(words: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
-def _list_ids(ids: Sequence[str], most: int = 5) -> str:
+def _list_ids(ids: Sequence[str], limit: int = 5) -> str:
     """Return the ids joined with commas, at most `most`."""
-    return ", ".join(ids[:most]) + (", …" if len(ids) > most else "")
+    return ", ".join(ids[:limit]) + (", …" if len(ids) > limit else "")

@@ -54,4 +54,4 @@ def is_id(text: str) -> bool:
 
 
 def _encode(number: int, length: int) -> str:
-    return "".join(ALPHABET[number >> 5 * place & 31] for place in reversed(range(length)))
+    return "".join(ALPHABET[number >> 5 * position & 31] for position in reversed(range(length)))

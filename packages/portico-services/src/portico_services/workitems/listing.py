@@ -233,23 +233,23 @@ class ItemTree(Struct, frozen=True):
 
 
 def load_tree(
-    tx: Transaction, id: str | None, *, open_only: bool = False, most: int = MAX_TREE_ITEMS, project: str = ""
+    tx: Transaction, id: str | None, *, open_only: bool = False, limit: int = MAX_TREE_ITEMS, project: str = ""
 ) -> ItemTree:
     """Return a task with its descendants; without an id, all tasks of a project."""
     only = f" and {_OPEN_SQL}" if open_only else ""
-    sorted_items = partial(records.select_where, tx, order="priority, id", limit=most + 1)
-    level = [records.get(tx, id)] if id is not None else _roots(tx, project, only, most + 1)
+    sorted_items = partial(records.select_where, tx, order="priority, id", limit=limit + 1)
+    level = [records.get(tx, id)] if id is not None else _roots(tx, project, only, limit + 1)
     result: dict[str, WorkItem] = {}
     below: dict[str | None, list[WorkItem]] = {None: level}
     while level:
         result |= {item.id: item for item in level}
         # Stop before loading the next level of a very wide tree; the result is marked as truncated.
-        if len(result) > most:
+        if len(result) > limit:
             break
         level = sorted_items(f"parent_id in :ids{only}", {"ids": [item.id for item in level]})
         for item in level:
             below.setdefault(item.parent_id, []).append(item)
-    nodes = list(_depth_first(below, None, 0))[:most]
+    nodes = list(_depth_first(below, None, 0))[:limit]
     blockers = load_blockers(tx, [item.id for item, _ in nodes])
     tree = [TreeNode(item, depth, blockers[item.id]) for item, depth in nodes]
     return ItemTree(tree, len(result) > len(nodes))

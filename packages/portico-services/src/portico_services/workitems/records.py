@@ -298,13 +298,13 @@ def _ids_with_suffix(tx: Transaction, part: str) -> list[str]:
     return results
 
 
-def ids_with_prefix(tx: Transaction, typed: str, most: int) -> list[str]:
+def ids_with_prefix(tx: Transaction, typed: str, limit: int) -> list[str]:
     """Return ids with a prefix, newest first."""
     return tx.fetch_all(
         str,
         "select id from work_item where id >= :first and id < :last order by id desc limit cast(:most as bigint)",
         # `~` is greater than every character of an id.
-        {"first": typed, "last": f"{typed}~", "most": most},
+        {"first": typed, "last": f"{typed}~", "most": limit},
     )
 
 
@@ -349,14 +349,14 @@ def per_project_sql(columns: str, projects: Sequence[str], condition: str, order
     return f"{union} order by {order}", named
 
 
-def list_projects(tx: Transaction, most: int) -> list[str]:
+def list_projects(tx: Transaction, limit: int) -> list[str]:
     """Return the names of the projects, by skipping from one to the next in an index."""
     return tx.fetch_all(
         str,
         "with recursive list(name) as (select min(project) from work_item union all "
         "select (select min(project) from work_item where project > list.name) from list where list.name is not null) "
         "select name from list where name is not null limit cast(:most as bigint)",
-        {"most": most},
+        {"most": limit},
     )
 
 

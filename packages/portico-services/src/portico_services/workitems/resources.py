@@ -97,8 +97,10 @@ class WorkItemResources:
         if not f"{ID_PREFIX}~".startswith(typed[: len(ID_PREFIX)]):
             return []
         # The typed text may contain characters that PostgreSQL cannot store, such as NUL.
-        begun = ID_PREFIX + text.replace_unstorable(typed)[len(ID_PREFIX) :]
-        return await (await self._store()).read(lambda tx: records.ids_with_prefix(tx, begun, MAX_COMPLETION_VALUES))
+        prefix_text = ID_PREFIX + text.replace_unstorable(typed)[len(ID_PREFIX) :]
+        return await (await self._store()).read(
+            lambda tx: records.ids_with_prefix(tx, prefix_text, MAX_COMPLETION_VALUES)
+        )
 
     # Prompts.
 

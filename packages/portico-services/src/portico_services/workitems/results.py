@@ -309,14 +309,14 @@ def to_blocker_list(info: BlockerInfo, project: str) -> BlockerList:
     )
 
 
-def to_delete_result(gone: DeletionResult) -> DeleteItemResult:
-    count = "one task" if len(gone.deleted) == 1 else f"{len(gone.deleted):,} tasks"
+def to_delete_result(deleted: DeletionResult) -> DeleteItemResult:
+    count = "one task" if len(deleted.deleted) == 1 else f"{len(deleted.deleted):,} tasks"
     note = (
         f"Dry run: {count} would be deleted. Call again without dry_run to delete."
-        if gone.dry_run
+        if deleted.dry_run
         else f"Deleted {count}; their history stays."
     )
-    return DeleteItemResult(**msgspec.structs.asdict(gone), note=note)
+    return DeleteItemResult(**msgspec.structs.asdict(deleted), note=note)
 
 
 def to_tree(tree: ItemTree) -> WorkItemTree:

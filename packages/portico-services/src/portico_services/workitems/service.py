@@ -172,10 +172,10 @@ class Tasks(DatabaseService[WorkItemStore]):
             labels=labels or (),
             due=due,
         )
-        made = await items.create(draft, who=actor_name(ctx))
-        ctx.debug(f"Created {made.id}", URI_SCHEME)
+        item = await items.create(draft, who=actor_name(ctx))
+        ctx.debug(f"Created {item.id}", URI_SCHEME)
         # A task without blockers has no context to load, which saves a read.
-        return await results.load_detail(items, made) if blocked_by else results.to_detail(made, project=items.project)
+        return await results.load_detail(items, item) if blocked_by else results.to_detail(item, project=items.project)
 
     async def create_tasks(
         self,
@@ -193,9 +193,9 @@ class Tasks(DatabaseService[WorkItemStore]):
         drafts = [
             WorkItemDraft(**{**asdict(task), **{name: getattr(task, name) or () for name in lists}}) for task in tasks
         ]
-        made = await items.create_batch(drafts, who=actor_name(ctx))
-        ctx.debug(f"Created {len(made)} tasks", URI_SCHEME)
-        return results.to_batch_result(made, [task.ref for task in tasks])
+        created_items = await items.create_batch(drafts, who=actor_name(ctx))
+        ctx.debug(f"Created {len(created_items)} tasks", URI_SCHEME)
+        return results.to_batch_result(created_items, [task.ref for task in tasks])
 
     async def update_task(
         self,
@@ -279,7 +279,7 @@ class Tasks(DatabaseService[WorkItemStore]):
         Finished or abandoned tasks should be completed or set to failed instead.
         """
         items = await self.writable_store()
-        gone = await items.delete(
+        removed = await items.delete(
             id,
             children=children,
             dry_run=dry_run,
@@ -288,8 +288,10 @@ class Tasks(DatabaseService[WorkItemStore]):
             reason=reason,
         )
         if not dry_run:
-            ctx.info(f"Deleted {', '.join(gone.deleted[:MAX_IDS_LOGGED])}{_format_more(gone.deleted)}", URI_SCHEME)
-        return results.to_delete_result(gone)
+            ctx.info(
+                f"Deleted {', '.join(removed.deleted[:MAX_IDS_LOGGED])}{_format_more(removed.deleted)}", URI_SCHEME
+            )
+        return results.to_delete_result(removed)
 
     # Reading.
 

@@ -82,8 +82,8 @@ def remove_items(tx: Transaction, texts: Sequence[tuple[str, str]]) -> None:
     be about to use them.
     """
     # Sorted, so that concurrent transactions lock rows in the same order and cannot deadlock.
-    gone = sorted((term, id) for id, text in texts for term in index_terms(text))
-    tx.execute_many("delete from work_item_posting where term = ? and item = ?", gone)
+    terms_to_delete = sorted((term, id) for id, text in texts for term in index_terms(text))
+    tx.execute_many("delete from work_item_posting where term = ? and item = ?", terms_to_delete)
     tx.execute("delete from work_item_unindexed where item in :ids", {"ids": [id for id, _ in texts]})
 
 

@@ -21,7 +21,7 @@ def test_disk_usage_counts_allocated_blocks(tmp_path: Path) -> None:
     with open(tmp_path / "sparse", "wb") as file:
         file.truncate(10**9)
     (tmp_path / "full").write_bytes(os.urandom(100_000))
-    used, entries = disk_usage(str(tmp_path), most=100)
+    used, entries = disk_usage(str(tmp_path), limit=100)
     assert entries == 2
     assert 100_000 <= used < 10**6
 
@@ -31,7 +31,7 @@ def test_a_symlink_is_an_entry_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "outside" / "big").write_bytes(bytes(10**6))
     (tmp_path / "inside").mkdir()
     (tmp_path / "inside" / "link").symlink_to(tmp_path / "outside")
-    used, entries = disk_usage(str(tmp_path / "inside"), most=100)
+    used, entries = disk_usage(str(tmp_path / "inside"), limit=100)
     assert entries == 1
     assert used < 10**5
 
@@ -39,16 +39,16 @@ def test_a_symlink_is_an_entry_and_not_followed(tmp_path: Path) -> None:
 def test_counting_ends_soon_after_the_bound(tmp_path: Path) -> None:
     for number in range(50):
         (tmp_path / str(number)).touch()
-    assert disk_usage(str(tmp_path), most=10)[1] == 11
+    assert disk_usage(str(tmp_path), limit=10)[1] == 11
 
 
 def test_disk_usage_includes_deleted_files_that_are_still_open(tmp_path: Path) -> None:
-    before, _ = disk_usage(str(tmp_path), os.getpid(), most=10)
+    before, _ = disk_usage(str(tmp_path), os.getpid(), limit=10)
     with open(tmp_path / "a", "wb", 0) as file:
         file.write(os.urandom(10**6))
         os.unlink(tmp_path / "a")
         os.fsync(file.fileno())
-        after, entries = disk_usage(str(tmp_path), os.getpid(), most=10)
+        after, entries = disk_usage(str(tmp_path), os.getpid(), limit=10)
     assert entries == 0
     assert after - before >= 10**6
 

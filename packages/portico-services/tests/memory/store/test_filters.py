@@ -84,7 +84,7 @@ async def test_every_index_returns_the_same_memories_as_a_full_scan(
             everything = plainly(tx, wanted)
             listed = [id for _, id in listing.list_keys(tx, wanted, limit=1000, at=now)]
             assert listed == everything, text
-            assert listing.count_memories(tx, wanted, at=now, most=1000) == len(everything), text
+            assert listing.count_memories(tx, wanted, at=now, limit=1000) == len(everything), text
             pages = []
             after = None
             while page := listing.list_keys(tx, wanted, limit=7, at=now, after=after):

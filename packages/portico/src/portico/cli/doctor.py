@@ -308,20 +308,20 @@ def _port(port: int | None) -> HealthCheck:
 
 def _clients() -> Iterator[HealthCheck]:
     for client, scopes in CLIENT_CONFIGS.items():
-        for scope, place in scopes.items():
-            path = place.path()
+        for scope, config_file in scopes.items():
+            path = config_file.path()
             if path.exists():
-                yield _configuration(f"{client} ({scope})", path, place)
+                yield _configuration(f"{client} ({scope})", path, config_file)
 
 
-def _configuration(subject: str, path: Path, place: ClientConfigFile) -> HealthCheck:
+def _configuration(subject: str, path: Path, config_file: ClientConfigFile) -> HealthCheck:
     try:
-        value = EDITORS[place.format].read(read_text(str(path), MAX_FILE_BYTES).removeprefix("\ufeff"))
+        value = EDITORS[config_file.format].read(read_text(str(path), MAX_FILE_BYTES).removeprefix("\ufeff"))
     except InvalidJsonc as mistake:
         return HealthCheck(subject, "error", f"{path}, {mistake}")
     except UsageError as failure:
         return HealthCheck(subject, "error", str(failure))
-    servers = value.get(place.key)
+    servers = value.get(config_file.key)
     if not isinstance(servers, dict) or not servers:
         return HealthCheck(subject, "note", f"{path} has no servers", "add one with `portico install`")
     problems = [f"{name}: {reason}" for name, entry in servers.items() if (reason := _entry_problem(entry))]
@@ -359,8 +359,8 @@ async def _target(arguments: argparse.Namespace, printer: Printer) -> list[Healt
         return await _one_target("target", target, arguments, printer)
     # Each server is checked separately, so that there is one result per server.
     names = targets.server_names(target)
-    each = (_one_target(f"target, {name}", f"{target.strip()}:{name}", arguments, printer) for name in names)
-    return [finding for findings in await asyncio.gather(*each) for finding in findings]
+    checks = (_one_target(f"target, {name}", f"{target.strip()}:{name}", arguments, printer) for name in names)
+    return [finding for findings in await asyncio.gather(*checks) for finding in findings]
 
 
 async def _one_target(subject: str, target: Any, arguments: argparse.Namespace, printer: Printer) -> list[HealthCheck]:

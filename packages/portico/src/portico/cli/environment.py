@@ -16,7 +16,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 def package_versions() -> dict[str, str]:
     """Return the versions of the installed packages of Portico."""
     # The SDK may run from a checkout that was never installed.
-    return {"portico": __version__} | {name: found for name in PACKAGES[1:] if (found := _version(name))}
+    return {"portico": __version__} | {name: version for name in PACKAGES[1:] if (version := _version(name))}
 
 
 def dependency_versions() -> dict[str, str]:
@@ -28,7 +28,7 @@ def dependency_versions() -> dict[str, str]:
         for requirement in distribution.requires or ()
         if (match := _NAME.match(requirement))
     }
-    return {name: found for name in sorted(names - {*PACKAGES}) if (found := _version(name))}
+    return {name: version for name in sorted(names - {*PACKAGES}) if (version := _version(name))}
 
 
 def describe_python() -> str:
@@ -43,8 +43,8 @@ def describe_platform() -> str:
 
 def describe_event_loop() -> str:
     """Return the event loop that servers run on."""
-    found = _version("uvloop")
-    return f"uvloop {found}" if found else "asyncio"
+    version = _version("uvloop")
+    return f"uvloop {version}" if version else "asyncio"
 
 
 def describe_sqlite() -> str:

@@ -13,7 +13,7 @@ from portico.protocol.errors import UsageError
 
 def read_bytes(path: str, max_bytes: int) -> bytes:
     """Return the content of a file, or of standard input for `-`."""
-    place = "standard input" if path == "-" else path
+    source = "standard input" if path == "-" else path
     read: Callable[[int], bytes] = _read_stdin if path == "-" else lambda count: _head(path, count)
     try:
         # One byte more than allowed tells a file of exactly the limit from a larger one; size checks fail for pipes.
@@ -21,9 +21,9 @@ def read_bytes(path: str, max_bytes: int) -> bytes:
     except FileNotFoundError:
         raise UsageError(f"file {path} not found") from None
     except OSError as failure:
-        raise UsageError(f"cannot read {place}: {failure.strerror or failure}") from None
+        raise UsageError(f"cannot read {source}: {failure.strerror or failure}") from None
     if len(data) > max_bytes:
-        raise UsageError(f"{place} is larger than {max_bytes} bytes")
+        raise UsageError(f"{source} is larger than {max_bytes} bytes")
     return data
 
 

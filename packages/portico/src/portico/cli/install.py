@@ -156,23 +156,23 @@ def run(argv: list[str]) -> None:
     if arguments.client == JSON_CLIENT:
         _print_entry(name, _entry_for(_PLAIN, name, options, arguments, shared=shared), arguments)
         return
-    place = _config_file(arguments.client, arguments.scope)
+    config_file = _config_file(arguments.client, arguments.scope)
     # Follow a symbolic link: users store these files elsewhere, and replacing the link would disconnect them.
-    path = Path(os.path.realpath(place.path()))
+    path = Path(os.path.realpath(config_file.path()))
     before = _read(path)
-    editor = EDITORS[place.format]
+    editor = EDITORS[config_file.format]
     if arguments.remove:
-        after = _edit(path, before, lambda text: editor.drop(text, (place.key, name)))
+        after = _edit(path, before, lambda text: editor.drop(text, (config_file.key, name)))
         if after == before:
             raise UsageError(f"{_shorten_path(path)} has no server named {name!r}; name one with --name")
     else:
-        block = _entry_for(place, name, options, arguments, shared=shared)
+        block = _entry_for(config_file, name, options, arguments, shared=shared)
 
         def add(text: str) -> str:
-            servers = editor.read(text).get(place.key)
+            servers = editor.read(text).get(config_file.key)
             current_entry = servers.get(name) if isinstance(servers, dict) else None
             return editor.put(
-                text, (place.key, name), _merge_entry(path, name, current_entry, block, replace=arguments.replace)
+                text, (config_file.key, name), _merge_entry(path, name, current_entry, block, replace=arguments.replace)
             )
 
         after = _edit(path, before, add)
@@ -231,12 +231,12 @@ def default_name(options: list[str]) -> str:
         parts = urlsplit(target)
         host = "localhost" if is_loopback_name(parts.hostname or "") else parts.hostname or "server"
         return _sanitize_name(f"{host}-{parts.port}" if parts.port else host)
-    place, _, object = target.partition(".py:") if ".py:" in target else (target.removesuffix(".py"), "", "")
+    module_path, _, object = target.partition(".py:") if ".py:" in target else (target.removesuffix(".py"), "", "")
     if target.endswith((".json", ".toml")):
         return _sanitize_name(Path(target).stem)
     if not target.partition(":")[0].endswith(".py"):
         return _sanitize_name(target.partition(":")[0].rpartition(".")[2])
-    return _sanitize_name(_name_in_source(Path(f"{place}.py"), object) or Path(place).name)
+    return _sanitize_name(_name_in_source(Path(f"{module_path}.py"), object) or Path(module_path).name)
 
 
 def _sanitize_name(name: str) -> str:
@@ -270,7 +270,7 @@ def _name_in_source(path: Path, object: str) -> str | None:
 
 
 def _entry_for(
-    place: ClientConfigFile, name: str, options: list[str], arguments: argparse.Namespace, *, shared: bool
+    config_file: ClientConfigFile, name: str, options: list[str], arguments: argparse.Namespace, *, shared: bool
 ) -> dict[str, Any]:
     headers = [*arguments.header, *(f"Authorization: Bearer ${{{item}}}" for item in arguments.token_env)]
     environment = parse_environment(arguments.env) or {}
@@ -278,18 +278,18 @@ def _entry_for(
     if target is None or not is_url(target):
         if headers:
             raise UsageError("--header and --token-env require a server at a URL")
-        return _finish_entry(place, name, build_entry(place, options, shared=shared), environment)
+        return _finish_entry(config_file, name, build_entry(config_file, options, shared=shared), environment)
     # Options of `serve` have no effect on a server that runs elsewhere, so they are rejected rather than dropped.
     if len(options) != 1:
         raise UsageError(f"expected only the URL after --, got {' '.join(options)!r}")
-    native = _url_entry(place, target, headers)
+    native = _url_entry(config_file, target, headers)
     if native is not None:
         if environment:
             raise UsageError("--env requires a server that the client starts; a server at a URL already runs")
-        return _finish_entry(place, name, native, {})
+        return _finish_entry(config_file, name, native, {})
     # The client starts a bridge, which reads the values of ${NAME} from its environment.
     words = [word for header in headers for word in ("--header", header)]
-    return _finish_entry(place, name, build_entry(place, [target, *words], shared=shared), environment)
+    return _finish_entry(config_file, name, build_entry(config_file, [target, *words], shared=shared), environment)
 
 
 def build_entry(config_file: ClientConfigFile, options: list[str], *, shared: bool) -> dict[str, Any]:
@@ -303,20 +303,20 @@ def build_entry(config_file: ClientConfigFile, options: list[str], *, shared: bo
     return {**type, "command": command, "args": [*first, "serve", *_resolve_options(options, shared=shared)]}
 
 
-def _url_entry(place: ClientConfigFile, url: str, headers: list[str]) -> dict[str, Any] | None:
+def _url_entry(config_file: ClientConfigFile, url: str, headers: list[str]) -> dict[str, Any] | None:
     """Return an entry with a URL, or None if the client does not support URLs or these headers."""
-    if place.url is None:
+    if config_file.url is None:
         return None
     parsed = parse_headers(headers)
-    type = {"type": "http"} if place.includes_type else {}
-    block: dict[str, Any] = {**type, place.url: url}
-    if place.format == "toml":
+    type = {"type": "http"} if config_file.includes_type else {}
+    block: dict[str, Any] = {**type, config_file.url: url}
+    if config_file.format == "toml":
         return _codex_headers(block, parsed)
     # Written as is, the client would send the literal ${NAME} as a header.
-    if place.variable is None and any(_VARIABLE.search(value) for value in parsed.values()):
+    if config_file.variable is None and any(_VARIABLE.search(value) for value in parsed.values()):
         return None
     if parsed:
-        replacement = (place.variable or "%s").replace("%s", r"\1")
+        replacement = (config_file.variable or "%s").replace("%s", r"\1")
         block["headers"] = {key: _VARIABLE.sub(replacement, value) for key, value in parsed.items()}
     return block
 
@@ -328,11 +328,11 @@ def _codex_headers(block: dict[str, Any], headers: dict[str, str]) -> dict[str, 
     """
     for key, value in headers.items():
         bearer = re.fullmatch(r"Bearer " + _VARIABLE.pattern, value)
-        whole = _VARIABLE.fullmatch(value)
+        match = _VARIABLE.fullmatch(value)
         if bearer and key.lower() == "authorization":
             block["bearer_token_env_var"] = bearer[1]
-        elif whole:
-            block.setdefault("env_http_headers", {})[key] = whole[1]
+        elif match:
+            block.setdefault("env_http_headers", {})[key] = match[1]
         elif _VARIABLE.search(value):
             return None
         else:
@@ -341,10 +341,10 @@ def _codex_headers(block: dict[str, Any], headers: dict[str, str]) -> dict[str, 
 
 
 def _finish_entry(
-    place: ClientConfigFile, name: str, block: dict[str, Any], environment: dict[str, str]
+    config_file: ClientConfigFile, name: str, block: dict[str, Any], environment: dict[str, str]
 ) -> dict[str, Any]:
     """Return the entry with its environment and the members that this client requires."""
-    if place.format != "yaml":
+    if config_file.format != "yaml":
         return {**block, "env": environment} if environment else block
     common = {"enabled": True, "name": name, "timeout": GOOSE_TIMEOUT_SECONDS}
     if "uri" in block:

@@ -45,8 +45,8 @@ def run(argv: list[str]) -> int:
         # Only needed here.
         from difflib import get_close_matches
 
-        near = get_close_matches(words[0], KINDS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(KINDS)}"
+        suggestions = get_close_matches(words[0], KINDS, n=1)
+        hint = f"did you mean {suggestions[0]!r}?" if suggestions else f"expected one of {', '.join(KINDS)}"
         raise UsageError(f"unknown kind {words[0]!r}; {hint}")
     arguments = parse_target_command("list", argv)
     return run_with_client(arguments, lambda client, printer: _list(client, printer, arguments))

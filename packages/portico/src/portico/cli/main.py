@@ -121,8 +121,8 @@ def _no_command(words: list[str]) -> None:
         package = next((name for name, commands in PACKAGES.items() if words[0] in commands), None)
         if package is not None:
             parser.error(f"{words[0]!r} is a command of portico-{package}: {install_command(package)}")
-        near = OTHER_NAMES.get(words[0].lower()) or next(iter(get_close_matches(words[0], commands, n=1)), None)
-        hint = f"did you mean {near!r}?" if near else f"expected one of {', '.join(commands)}"
+        suggestion = OTHER_NAMES.get(words[0].lower()) or next(iter(get_close_matches(words[0], commands, n=1)), None)
+        hint = f"did you mean {suggestion!r}?" if suggestion else f"expected one of {', '.join(commands)}"
         parser.error(f"unknown command {words[0]!r}; {hint}")
     if parser.parse_args(words).version:
         # Reads the metadata of every installed package.

@@ -50,13 +50,13 @@ class Reloader:
     """Loads the Server of a target, `file.py` or `file.py:object`, and reloads it when its files change."""
 
     def __init__(self, target: str) -> None:
-        place = target if target.endswith(".py") else target.rpartition(":")[0]
-        if not place.endswith(".py"):
+        module_path = target if target.endswith(".py") else target.rpartition(":")[0]
+        if not module_path.endswith(".py"):
             raise UsageError(f"invalid target {target!r}: expected path/to/file.py or path/to/file.py:object")
-        if not os.path.isfile(place):
-            raise UsageError(f"file not found: {place}")
+        if not os.path.isfile(module_path):
+            raise UsageError(f"file not found: {module_path}")
         self.target = target
-        self.path = os.path.abspath(place)
+        self.path = os.path.abspath(module_path)
         self.folder = os.path.dirname(self.path)
         self.state = ReloadState(state="broken", file=os.path.basename(self.path), at=time.time())
         self.listeners: list[Callable[[], None]] = []

@@ -188,22 +188,22 @@ class ArgumentBuilder:
     def add(self, arguments: dict[str, Any], key: str, inputs: list[ArgumentInput]) -> None:
         """Add the values of one key, or collect an error."""
         *above, last = self._path(self.root, key)
-        place, schema, path = arguments, self.root, "arguments"
+        container, schema, path = arguments, self.root, "arguments"
         for name in above:
             if not self._accepts_name(schema, name, path, inputs):
                 return
-            place, schema, path = (
-                place.setdefault(name, {}),
+            container, schema, path = (
+                container.setdefault(name, {}),
                 self.reader.member_schema(schema, name),
                 join_path(path, name),
             )
-            if not isinstance(place, dict):
+            if not isinstance(container, dict):
                 self.errors.append(f"Invalid argument '{key}': '{name}' already has a value that is not an object.")
                 return
         if not self._accepts_name(schema, last, path, inputs):
             return
         try:
-            place[last] = self._value(inputs, self.reader.member_schema(schema, last))
+            container[last] = self._value(inputs, self.reader.member_schema(schema, last))
         except UsageError as mistake:
             self.errors.append(f"Invalid argument '{key}': {mistake}")
 
@@ -300,7 +300,7 @@ def _scalar(text: str) -> Any:
         return UNSET
 
 
-def _parse_json(text: str, place: str) -> Any:
+def _parse_json(text: str, source: str) -> Any:
     """Parse strict JSON. msgspec is not used because its integers are limited in size."""
     try:
         value = json.loads(text, parse_constant=_reject_constant, parse_float=_finite)
@@ -309,7 +309,7 @@ def _parse_json(text: str, place: str) -> Any:
         return value
     except (ValueError, RecursionError) as failure:
         reason = "nested too deeply" if isinstance(failure, RecursionError) else str(failure)
-        raise UsageError(f"{place} is not valid JSON: {reason}.") from None
+        raise UsageError(f"{source} is not valid JSON: {reason}.") from None
 
 
 def _reject_constant(word: str) -> Any:

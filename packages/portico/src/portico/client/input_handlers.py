@@ -178,12 +178,12 @@ def _root(root: str | os.PathLike[str] | Root) -> Root:
     return Root(_file_uri(os.fspath(root)))
 
 
-def _file_uri(place: str) -> str:
-    if _FILE_URI.fullmatch(place):
-        return place
-    if not place or _SCHEME.match(place):
-        raise UsageError(f"a root must be a path or a file:// URI, got {place!r}")
-    return Path(place).absolute().as_uri()
+def _file_uri(path: str) -> str:
+    if _FILE_URI.fullmatch(path):
+        return path
+    if not path or _SCHEME.match(path):
+        raise UsageError(f"a root must be a path or a file:// URI, got {path!r}")
+    return Path(path).absolute().as_uri()
 
 
 async def _await_result(value: Any) -> Any:

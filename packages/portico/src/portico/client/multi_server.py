@@ -150,51 +150,51 @@ def read_entries(configuration: Mapping[str, Any]) -> list[ServerEntry]:
 
 
 def _read_entry(name: str, entry: Mapping[str, Any]) -> ServerEntry:
-    what = f"server {name!r}"
+    label = f"server {name!r}"
     table = entry.get("portico", {})
     if not isinstance(table, Mapping):
-        raise UsageError(f"{what}: portico must be an object, got {type(table).__name__}")
+        raise UsageError(f"{label}: portico must be an object, got {type(table).__name__}")
     option_names = _EntryOptions.__annotations__
     needs_gateway = [*(option for option in table if option not in option_names), *({"openapi"} & entry.keys())]
     if needs_gateway:
         raise UsageError(
-            f"{what}: the option {needs_gateway[0]!r} needs a gateway (portico-gateway). "
+            f"{label}: the option {needs_gateway[0]!r} needs a gateway (portico-gateway). "
             f"A client supports {', '.join(sorted(option_names))}."
         )
     # Other programs add their own members to an entry; they are ignored.
     options = {option: entry[option] for option in _ServerOptions.__annotations__ if option in entry}
     options.update(table)
-    validate_options(what, options, _EntryOptions)
+    validate_options(label, options, _EntryOptions)
     target, problem = None, ""
     try:
-        target = _read_target(what, options)
+        target = _read_target(label, options)
     except MissingValue as missing:
         # A missing value affects this server only.
         problem = str(missing)
     version = options.get("protocol_version")
     if version is not None and version not in SUPPORTED_PROTOCOL_VERSIONS:
         versions = ", ".join(SUPPORTED_PROTOCOL_VERSIONS)
-        raise UsageError(f"{what}: protocol_version must be one of {versions}, got {version!r}")
+        raise UsageError(f"{label}: protocol_version must be one of {versions}, got {version!r}")
     seconds = options.get("timeout")
     return ServerEntry(
         name=name,
         target=target,
         problem=problem,
-        prefix=_read_prefix(what, name, options.get("prefix", PREFIX)),
+        prefix=_read_prefix(label, name, options.get("prefix", PREFIX)),
         protocol_version=version,
-        timeout=None if seconds is None else parse_duration(f"{what}: timeout", seconds, MAX_TIMEOUT_SECONDS),
+        timeout=None if seconds is None else parse_duration(f"{label}: timeout", seconds, MAX_TIMEOUT_SECONDS),
     )
 
 
-def _read_target(what: str, options: Mapping[str, Any]) -> Target:
+def _read_target(label: str, options: Mapping[str, Any]) -> Target:
     places = [option for option in ("url", "command", "target") if option in options]
     if len(places) != 1:
-        raise UsageError(f"{what} needs one of url, command and target, got {' and '.join(places) or 'none'}")
+        raise UsageError(f"{label} needs one of url, command and target, got {' and '.join(places) or 'none'}")
     if "target" in options:
         return parse_target(options["target"])
     command = options.get("command")
     if command is not None and not command:
-        raise UsageError(f"{what}: command must not be empty")
+        raise UsageError(f"{label}: command must not be empty")
     # VS Code and others write a string and `args`; a list as in gateway files is accepted as well.
     if isinstance(command, list):
         options = {**options, "command": command[0], "args": [*command[1:], *(options.get("args") or ())]}
@@ -203,15 +203,15 @@ def _read_target(what: str, options: Mapping[str, Any]) -> Target:
     except MissingValue:
         raise
     except UsageError as mistake:
-        raise UsageError(f"{what}: {mistake}") from None
+        raise UsageError(f"{label}: {mistake}") from None
 
 
-def _read_prefix(what: str, name: str, pattern: str) -> str:
+def _read_prefix(label: str, name: str, pattern: str) -> str:
     if not name or len(name) > MAX_NAME_CHARS:
         raise UsageError(f"the name of a server must have 1 to {MAX_NAME_CHARS} characters, got {name!r}")
     prefix = pattern.replace("{alias}", normalize_alias(name))
     if prefix and not prefix.endswith("_"):
-        raise UsageError(f"{what}: prefix must be empty or end with '_', got {pattern!r}; others need a gateway")
+        raise UsageError(f"{label}: prefix must be empty or end with '_', got {pattern!r}; others need a gateway")
     return prefix
 
 
@@ -374,7 +374,7 @@ class ServerConnection:
         """Report the server's changes until the connection is closed, reconnecting with increasing pauses."""
         pause = RETRY_SECONDS
         while True:
-            began = time.monotonic()
+            started_at = time.monotonic()
             try:
                 upstream = await self._wait_connected(None)
                 return await upstream(call)
@@ -382,7 +382,7 @@ class ServerConnection:
                 if self.is_closed:
                     raise
                 log.debug("listening to %s again: %s", self.entry.name, failure)
-            if time.monotonic() - began > MAX_RETRY_SECONDS:
+            if time.monotonic() - started_at > MAX_RETRY_SECONDS:
                 pause = RETRY_SECONDS
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_RETRY_SECONDS)

@@ -70,8 +70,8 @@ class ListPaginator:
             empty = 0 if any(isinstance(item, list) and item for item in astuple(page)) else empty + 1
             # Filters on the server may empty some pages, so a few empty ones are legal.
             if cursor in seen or empty > MAX_EMPTY_PAGES:
-                what = "the same cursor repeatedly" if cursor in seen else "only empty pages"
-                raise ProtocolError(f"{self._requests.name}: {method} returns {what}")
+                reason = "the same cursor repeatedly" if cursor in seen else "only empty pages"
+                raise ProtocolError(f"{self._requests.name}: {method} returns {reason}")
             # Bounds the memory of an endless iteration; a loop that starts later is not detected.
             if len(seen) < MAX_PAGES:
                 seen.add(cursor)

@@ -152,10 +152,10 @@ def exceeds_value_count(data: bytes, limit: int) -> bool:
         while data[end - 1 : end] == b"\\":
             end += 1
         piece = b'"' + data[at:end] if inside else data[at:end]
-        whole = _WHOLE.match(piece)
-        assert whole is not None
-        inside = whole.end() < len(piece)
-        count += _separators(_TEXT.sub(b"", piece[: whole.end()]))
+        match = _WHOLE.match(piece)
+        assert match is not None
+        inside = match.end() < len(piece)
+        count += _separators(_TEXT.sub(b"", piece[: match.end()]))
         if count > limit:
             return True
         at = end

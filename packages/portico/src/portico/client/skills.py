@@ -110,9 +110,9 @@ def validate_skill(skill: Skill) -> None:
             raise SkillVerificationError(skill.uri, f"invalid entry for the file {_shorten(file.uri)}")
     size = sum(file.size for file in skill.resources)
     if len(listed) > MAX_SKILL_FILES or size > MAX_SKILL_BYTES:
-        most = f"{MAX_SKILL_FILES:,} and {MAX_SKILL_BYTES:,}"
+        limits = f"{MAX_SKILL_FILES:,} and {MAX_SKILL_BYTES:,}"
         raise SkillVerificationError(
-            skill.uri, f"the skill is too large: {len(listed):,} files and {size:,} bytes (maximum {most})"
+            skill.uri, f"the skill is too large: {len(listed):,} files and {size:,} bytes (maximum {limits})"
         )
 
 

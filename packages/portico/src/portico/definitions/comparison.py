@@ -142,11 +142,11 @@ def _tasks(before: ListedTool, after: ListedTool) -> Iterator[DefinitionChange]:
 def _inputs(before: ListedTool, after: ListedTool, *, words: bool) -> Iterator[DefinitionChange]:
     for shift in compare_schemas(before.input_schema, after.input_schema):
         if words or shift.effect not in _PATCH_KINDS:
-            what = f"the parameter `{shift.path}`" if shift.path else "the arguments object"
+            subject = f"the parameter `{shift.path}`" if shift.path else "the arguments object"
             level = _INPUT[shift.effect]
             todo = _input_advice(shift) if level == "breaking" else ""
             is_words = shift.effect == "words"
-            yield DefinitionChange(level, "input", shift.path, f"{what} {shift.description}", todo, is_words)
+            yield DefinitionChange(level, "input", shift.path, f"{subject} {shift.description}", todo, is_words)
 
 
 def _input_advice(shift: SchemaChange) -> str:
@@ -163,21 +163,21 @@ def _input_advice(shift: SchemaChange) -> str:
     )
 
 
-def _outputs(was: Schema | None, now: Schema | None, *, words: bool) -> Iterator[DefinitionChange]:
-    if was is None and now is None:
+def _outputs(before: Schema | None, now: Schema | None, *, words: bool) -> Iterator[DefinitionChange]:
+    if before is None and now is None:
         return
     if now is None:
         yield DefinitionChange("breaking", "output", "", "the output schema was removed", _CHECK_OUTPUT_ADVICE)
-    elif was is None:
+    elif before is None:
         yield DefinitionChange("minor", "output", "", "it has an output schema now", "")
     else:
-        for shift in compare_schemas(was, now):
+        for shift in compare_schemas(before, now):
             if words or shift.effect not in _PATCH_KINDS:
-                what = f"the field `{shift.path}`" if shift.path else "the result"
+                subject = f"the field `{shift.path}`" if shift.path else "the result"
                 level = _OUTPUT[shift.effect]
                 todo = _output_advice(shift) if level == "breaking" else ""
                 is_words = shift.effect == "words"
-                yield DefinitionChange(level, "output", shift.path, f"{what} {shift.description}", todo, is_words)
+                yield DefinitionChange(level, "output", shift.path, f"{subject} {shift.description}", todo, is_words)
 
 
 _CHECK_OUTPUT_ADVICE = "Check the output before you use it."

@@ -98,15 +98,15 @@ def diff_components(old: Iterable[PinnedComponent], new: Iterable[PinnedComponen
             yield ComponentChange(now, "", f"the {now.kind} is new")
 
 
-def _compare_members(was: PinnedComponent, now: PinnedComponent) -> Iterator[ComponentChange]:
-    for member in dict.fromkeys([*was.definition, *now.definition]):
-        if member == "arguments" or was.definition.get(member) == now.definition.get(member):
+def _compare_members(before: PinnedComponent, now: PinnedComponent) -> Iterator[ComponentChange]:
+    for member in dict.fromkeys([*before.definition, *now.definition]):
+        if member == "arguments" or before.definition.get(member) == now.definition.get(member):
             continue
         # Texts are reported too: a changed description can carry instructions for the model (tool
         # poisoning).
         is_words = member not in _USED or (member == "name" and now.kind != "prompt")
         yield ComponentChange(now, member, f"the {member} has changed", is_breaking=not is_words, is_words=is_words)
-    yield from _arguments(now, _arguments_by_name(was), _arguments_by_name(now))
+    yield from _arguments(now, _arguments_by_name(before), _arguments_by_name(now))
 
 
 def _arguments_by_name(offer: PinnedComponent) -> dict[str, Mapping[str, Any]]:

@@ -151,8 +151,8 @@ class ArgumentInspector(SchemaReader):
             for choice in get_enum_values(option)
             if isinstance(choice, str)
         ]
-        near = did_you_mean(value, choices) if isinstance(value, str) else ""
-        return _create_issue(path, self.describe(schema), describe_value(value), near)
+        suggestions = did_you_mean(value, choices) if isinstance(value, str) else ""
+        return _create_issue(path, self.describe(schema), describe_value(value), suggestions)
 
     def missing_issue(self, name: str, schema: Schema, path: str) -> ArgumentIssue:
         expected = self.describe(schema)
@@ -188,14 +188,14 @@ class ArgumentInspector(SchemaReader):
 
 def unknown_argument_issue(name: str, value: Any, valid_names: list[str], path: str) -> ArgumentIssue:
     """Return the issue for an argument that the schema does not declare."""
-    near = did_you_mean(name, valid_names)
+    suggestions = did_you_mean(name, valid_names)
     inside = "" if path == "arguments" else f" in '{_argument(path)}'"
     message = f"Unknown argument {quote(name, chr(39))}{inside}."
-    if near:
-        message += f" D{near[1:]}"
+    if suggestions:
+        message += f" D{suggestions[1:]}"
     message += f" Accepted: {format_values(valid_names)}." if valid_names else " None is accepted."
     expected = f"one of {format_values(valid_names)}" if valid_names else "no argument"
-    return ArgumentIssue(join_path(path, name), expected, describe_value(value), message, near)
+    return ArgumentIssue(join_path(path, name), expected, describe_value(value), message, suggestions)
 
 
 def issues_from_exception(

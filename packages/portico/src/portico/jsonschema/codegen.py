@@ -218,10 +218,10 @@ class ModelBuilder:
 
     def build_arguments(self) -> ObjectModel:
         """Build the model of the arguments, which are an object whatever the schema says."""
-        whole = self._merge_alternatives(resolve_references(self._root, self._root))
-        model = self._model(whole, f"{self._base_name}Arguments", MAX_DEPTH)
+        merged = self._merge_alternatives(resolve_references(self._root, self._root))
+        model = self._model(merged, f"{self._base_name}Arguments", MAX_DEPTH)
         # Arguments are closed unless the schema says otherwise, because an unknown argument is a mistake.
-        if "additionalProperties" not in whole and model.members:
+        if "additionalProperties" not in merged and model.members:
             model.is_open = False
         return model
 
@@ -259,15 +259,15 @@ class ModelBuilder:
         values = _values(schema)
         if values is not None:
             return LiteralType(values)
-        whole = merge_all_of(schema, self._root)
-        options = [item for item in get_alternatives(whole) if isinstance(item, dict)]
+        merged = merge_all_of(schema, self._root)
+        options = [item for item in get_alternatives(merged) if isinstance(item, dict)]
         # `anyOf: [{required: [a]}, {required: [b]}]` is a rule about members, which a type cannot express.
         if options and not all(_only_requires(item) for item in options):
-            return self._union(whole, options, name, depth)
-        kinds = get_types(whole) or (["object"] if get_properties(whole) else [])
+            return self._union(merged, options, name, depth)
+        kinds = get_types(merged) or (["object"] if get_properties(merged) else [])
         if not kinds:
             return ANY
-        result = tuple(dict.fromkeys(self._type_of_kind(kind, whole, name, depth, reference) for kind in kinds))
+        result = tuple(dict.fromkeys(self._type_of_kind(kind, merged, name, depth, reference) for kind in kinds))
         return result[0] if len(result) == 1 else UnionType(result)
 
     def _type_of_kind(self, kind: str, schema: Schema, name: str, depth: int, reference: str | None) -> TypeExpression:
@@ -334,17 +334,17 @@ class ModelBuilder:
 
     def _merge_alternatives(self, schema: Schema) -> Schema:
         """Merge the alternatives of the arguments into one object; members that only some have become optional."""
-        whole = merge_all_of(schema, self._root)
-        options = [merge_all_of(resolve_references(item, self._root), self._root) for item in get_alternatives(whole)]
-        properties = dict(get_properties(whole))
+        merged = merge_all_of(schema, self._root)
+        options = [merge_all_of(resolve_references(item, self._root), self._root) for item in get_alternatives(merged)]
+        properties = dict(get_properties(merged))
         for item in options:
             properties |= {name: value for name, value in get_properties(item).items() if name not in properties}
-        required = [*get_required(whole)]
+        required = [*get_required(merged)]
         if options:
             required += [
                 name for name in get_required(options[0]) if all(name in get_required(item) for item in options)
             ]
-        return {**whole, "properties": properties, "required": required}
+        return {**merged, "properties": properties, "required": required}
 
 
 def _only_requires(option: Schema) -> bool:

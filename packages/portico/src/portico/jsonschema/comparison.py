@@ -187,12 +187,12 @@ class _SchemaComparison:
             yield SchemaChange(path, "changed", "accepts no value: no listed value has an accepted type")
             return
         if before is not None and after is not None:
-            gone = [value for value in before if value not in after]
-            come = [value for value in after if value not in before]
-            if gone:
-                yield SchemaChange(path, "narrower", f"can no longer be {', '.join(gone)}")
-            if come:
-                yield SchemaChange(path, "wider", f"can also be {', '.join(come)}")
+            removed = [value for value in before if value not in after]
+            added = [value for value in after if value not in before]
+            if removed:
+                yield SchemaChange(path, "narrower", f"can no longer be {', '.join(removed)}")
+            if added:
+                yield SchemaChange(path, "wider", f"can also be {', '.join(added)}")
             return
         if after is not None:
             yield SchemaChange(
@@ -296,16 +296,18 @@ class _SchemaComparison:
         if len(before) > MAX_ALTERNATIVES or len(after) > MAX_ALTERNATIVES:
             yield SchemaChange(path, "changed", "has too many alternatives to be compared")
             return
-        gone = [item for item in before if not self._fits_any(item, after, path, depth, _BREAKING_EFFECTS)]
-        come = [item for item in after if not self._fits_any(item, before, path, depth, _WIDENING_EFFECTS, turned=True)]
+        removed = [item for item in before if not self._fits_any(item, after, path, depth, _BREAKING_EFFECTS)]
+        added = [
+            item for item in after if not self._fits_any(item, before, path, depth, _WIDENING_EFFECTS, turned=True)
+        ]
         # One alternative that changed is more useful to report than one removed and one added.
-        if len(gone) == len(come) == 1:
-            yield from self._schema(gone[0], come[0], path, depth - 1)
+        if len(removed) == len(added) == 1:
+            yield from self._schema(removed[0], added[0], path, depth - 1)
             return
-        if gone:
-            yield SchemaChange(path, "narrower", f"can no longer be {self._format_options(gone, self._old)}")
-        if come:
-            yield SchemaChange(path, "wider", f"can also be {self._format_options(come, self._new)}")
+        if removed:
+            yield SchemaChange(path, "narrower", f"can no longer be {self._format_options(removed, self._old)}")
+        if added:
+            yield SchemaChange(path, "wider", f"can also be {self._format_options(added, self._new)}")
 
     def _one_of_overlap(self, old: Schema, new: Schema, path: str) -> Iterator[SchemaChange]:
         """Report overlapping `oneOf` alternatives, because a value that matches two of them is rejected."""

@@ -160,13 +160,13 @@ def _matches_field(field: Schema, value: Any) -> bool:
     if kind != expected and not (expected == "number" and kind == "integer"):
         return False
     if kind == "array":
-        least, most = field.get("minItems", 0), field.get("maxItems", len(value))
-        return least <= len(value) <= most and all(item in _values(field["items"]) for item in value)
+        minimum, maximum = field.get("minItems", 0), field.get("maxItems", len(value))
+        return minimum <= len(value) <= maximum and all(item in _values(field["items"]) for item in value)
     if (values := _values(field)) and value not in values:
         return False
     if kind == "string":
-        least, most = field.get("minLength", 0), field.get("maxLength", len(value))
-        return least <= len(value) <= most and _is_of_format(value, field.get("format", ""))
+        minimum, maximum = field.get("minLength", 0), field.get("maxLength", len(value))
+        return minimum <= len(value) <= maximum and _is_of_format(value, field.get("format", ""))
     return kind == "boolean" or bool(field.get("minimum", value) <= value <= field.get("maximum", value))
 
 

@@ -145,13 +145,13 @@ class _ExampleGenerator:
 
     def _array(self, schema: Schema, name: str, depth: int) -> list[Any]:
         result = [self.make(item, name, depth - 1) for item in get_list(schema, "prefixItems")[:MAX_ITEMS]]
-        least = max(_count(schema.get("minItems")), 0 if result or depth < MAX_DEPTH - MAX_OPTIONAL_DEPTH else 1)
+        minimum = max(_count(schema.get("minItems")), 0 if result or depth < MAX_DEPTH - MAX_OPTIONAL_DEPTH else 1)
         items = resolve_references(schema.get("items", {}), self._root)
-        if "maxItems" in schema and _count(schema["maxItems"]) < least:
+        if "maxItems" in schema and _count(schema["maxItems"]) < minimum:
             return result
         # Unique items of an enumeration have to be different values of it.
         choices = get_list(items, "enum") if schema.get("uniqueItems") else []
-        while len(result) < min(least, MAX_ITEMS):
+        while len(result) < min(minimum, MAX_ITEMS):
             if len(result) < len(choices):
                 result.append(choices[len(result)])
                 continue
@@ -190,11 +190,11 @@ def _number(schema: Schema, *, whole: bool) -> float:
     """Return 1 if it is valid, else a number near the bounds."""
     multiple: Any = schema.get("multipleOf")
     step: float = multiple if type(multiple) in (int, float) and multiple > 0 else (1 if whole else 0)
-    least = max(_get_bound(schema, "minimum", -1), _get_bound(schema, "exclusiveMinimum", -1))
-    most = min(_get_bound(schema, "maximum", 1), _get_bound(schema, "exclusiveMaximum", 1))
+    minimum = max(_get_bound(schema, "minimum", -1), _get_bound(schema, "exclusiveMinimum", -1))
+    maximum = min(_get_bound(schema, "maximum", 1), _get_bound(schema, "exclusiveMaximum", 1))
     nudge = step or 0.5
     # From the most natural number to the bounds themselves, which may be exclusive.
-    for value in (1, 0, step, least, least + nudge, (least + most) / 2, most - nudge, most):
+    for value in (1, 0, step, minimum, minimum + nudge, (minimum + maximum) / 2, maximum - nudge, maximum):
         if math.isfinite(value):
             for snapped in (math.ceil(value / step) * step, math.floor(value / step) * step) if step else (value,):
                 if _is_within(schema, snapped):
@@ -215,20 +215,20 @@ def _get_bound(schema: Schema, key: str, sign: int) -> float:
 
 
 def _text(schema: Schema, name: str) -> str:
-    least = schema.get("minLength")
-    least = least if type(least) is int and 0 < least <= MAX_TEXT_CHARS else 0
+    minimum = schema.get("minLength")
+    minimum = minimum if type(minimum) is int and 0 < minimum <= MAX_TEXT_CHARS else 0
     if isinstance(schema.get("pattern"), str):
         try:
-            return generate_matching_text(schema["pattern"], least)
+            return generate_matching_text(schema["pattern"], minimum)
         except UnsupportedPattern:
             pass
     if schema.get("contentEncoding") == "base64":
         return "aGVsbG8="
     format_example = _FORMAT_EXAMPLES.get(str(schema.get("format")), name or "text")
     # Usually invalid for a format, but valid for a plain string with a minimum length.
-    format_example += "x" * (least - len(format_example))
-    most = schema.get("maxLength")
-    return format_example[:most] if type(most) is int and most >= 0 else format_example
+    format_example += "x" * (minimum - len(format_example))
+    maximum = schema.get("maxLength")
+    return format_example[:maximum] if type(maximum) is int and maximum >= 0 else format_example
 
 
 # Strings that match a pattern. Only common syntax is supported; the result is validated against the schema.
@@ -286,10 +286,10 @@ def _generate_part(kind: str, value: Any, extra: int) -> str:
     if kind == "BRANCH":
         return _generate_sequence(value[1][0], extra)
     if kind in ("MAX_REPEAT", "MIN_REPEAT"):
-        least, most = int(value[0]), int(value[1])
+        minimum, maximum = int(value[0]), int(value[1])
         once = _generate_sequence(value[2], 0)
         # Repetitions provide the missing length; the schema checks the maximum.
-        times = min(least if least == most else least + extra, most)
+        times = min(minimum if minimum == maximum else minimum + extra, maximum)
         if len(once) * times <= MAX_MATCH_CHARS:
             return once * times
     raise UnsupportedPattern(f"{kind} is not supported")

@@ -96,14 +96,14 @@ def _describe_schema(schema: Schema, resolve: Callable[[Schema], Schema]) -> str
 
 
 def _range(schema: Schema) -> str:
-    least, most = schema.get("minimum"), schema.get("maximum")
-    if least is not None and most is not None:
-        words = [f"between {least} and {most}"]
+    minimum, maximum = schema.get("minimum"), schema.get("maximum")
+    if minimum is not None and maximum is not None:
+        words = [f"between {minimum} and {maximum}"]
     else:
         bounds = {
-            "of at least": least,
+            "of at least": minimum,
             "greater than": schema.get("exclusiveMinimum"),
-            "of at most": most,
+            "of at most": maximum,
             "less than": schema.get("exclusiveMaximum"),
         }
         words = [f"{text} {value}" for text, value in bounds.items() if value is not None]
@@ -136,14 +136,14 @@ def _object(schema: Schema) -> str:
     return f"an object with {format_values(names)}" if names else "an object"
 
 
-def _size(least: int | None, most: int | None, noun: str) -> str:
-    if least is None and most is None:
+def _size(minimum: int | None, maximum: int | None, noun: str) -> str:
+    if minimum is None and maximum is None:
         return ""
-    if least == most or least is None or most is None:
-        head = "" if least == most else "at most " if least is None else "at least "
-        count = most if least is None else least
+    if minimum == maximum or minimum is None or maximum is None:
+        head = "" if minimum == maximum else "at most " if minimum is None else "at least "
+        count = maximum if minimum is None else minimum
         return f"{head}{count} {noun}{'' if count == 1 else 's'}"
-    return f"{least} to {most} {noun}s"
+    return f"{minimum} to {maximum} {noun}s"
 
 
 def _describe_constant(value: Any) -> str:
@@ -250,10 +250,10 @@ def _shorten_list(parts: list[str]) -> str:
     text = " or ".join(parts)
     if len(text) <= MAX_TYPE_CHARS:
         return text
-    kept: list[str] = []
-    while parts and len(" or ".join([*kept, parts[0]])) < MAX_TYPE_CHARS:
-        kept.append(parts.pop(0))
-    return f"{' or '.join(kept) or 'any'} …"
+    remaining: list[str] = []
+    while parts and len(" or ".join([*remaining, parts[0]])) < MAX_TYPE_CHARS:
+        remaining.append(parts.pop(0))
+    return f"{' or '.join(remaining) or 'any'} …"
 
 
 def describe_constraints(schema: Schema) -> list[str]:

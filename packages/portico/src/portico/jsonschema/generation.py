@@ -226,10 +226,10 @@ class _SchemaGenerator:
             return self.object(shape.fields, where, tag=shape.tag, description=words)
         items = [_enum_schema([shape.tag[1]])] if shape.tag else []
         # Optional fields are at the end of an array, so only the required ones count.
-        least = len(items) + sum(field.required for field in shape.fields)
+        minimum = len(items) + sum(field.required for field in shape.fields)
         items += [self.property(field, where) for field in shape.fields]
         head = {"type": "array", **({"description": words} if words else {})}
-        return {**head, "prefixItems": items, **_size(least, len(items))}
+        return {**head, "prefixItems": items, **_size(minimum, len(items))}
 
     def object(
         self, fields: list[Field], where: str, *, tag: tuple[str, str | int] | None = None, description: str = ""
@@ -338,8 +338,8 @@ def _limits(body: Schema, constraints: Constraints) -> Schema:
     if kind in ("integer", "number"):
         limits = {BOUND_KEYWORDS[name]: getattr(constraints, name) for name in type_hints.BOUNDS}
     elif kind in SIZE_KEYWORDS:
-        least, most = SIZE_KEYWORDS[kind]
-        limits = {least: constraints.min_length or None, most: constraints.max_length}
+        minimum, maximum = SIZE_KEYWORDS[kind]
+        limits = {minimum: constraints.min_length or None, maximum: constraints.max_length}
         if "contentEncoding" in body:
             # The limits count bytes; base64 needs four characters for three bytes.
             limits = {key: size and 4 * ((size + 2) // 3) for key, size in limits.items()}
@@ -354,9 +354,9 @@ def _enum_schema(values: list[Any]) -> Schema:
     return {**kind, "const": values[0]} if len(values) == 1 else {**kind, "enum": values}
 
 
-def _size(least: int, most: int | None = None) -> Schema:
-    most = least if most is None else most
-    return {**({"minItems": least} if least else {}), "maxItems": most}
+def _size(minimum: int, maximum: int | None = None) -> Schema:
+    maximum = minimum if maximum is None else maximum
+    return {**({"minItems": minimum} if minimum else {}), "maxItems": maximum}
 
 
 def _rewrite_pydantic_schema(node: Any, renamed: dict[str, str], name: str) -> Any:
@@ -388,8 +388,8 @@ def _without_forbid_extra(node: Any) -> Any:
         return [_without_forbid_extra(item) for item in node]
     if not isinstance(node, dict):
         return node
-    kept = {key: value for key, value in node.items() if not (key == "additionalProperties" and value is False)}
-    return {key: value if key in _VALUES else _without_forbid_extra(value) for key, value in kept.items()}
+    remaining = {key: value for key, value in node.items() if not (key == "additionalProperties" and value is False)}
+    return {key: value if key in _VALUES else _without_forbid_extra(value) for key, value in remaining.items()}
 
 
 def _rename_reference(reference: str, renamed: dict[str, str]) -> str:

@@ -180,10 +180,10 @@ def merge_schemas(base: Schema, override: Schema) -> Schema:
 
 def merge_all_of(schema: Schema, root: Schema) -> Schema:
     """Merge a schema with the parts of its `allOf`."""
-    whole = omit_keywords(schema, "allOf")
+    merged = omit_keywords(schema, "allOf")
     for part in get_list(schema, "allOf")[:MAX_ALTERNATIVES]:
-        whole = merge_schemas(whole, resolve_references(part, root))
-    return whole
+        merged = merge_schemas(merged, resolve_references(part, root))
+    return merged
 
 
 def drop_invalid_keywords(schema: Any, keep: tuple[str, ...] = ()) -> Schema:

@@ -160,14 +160,14 @@ def _validate_message(frame: JsonRpcMessage, data: bytes | Raw) -> JsonRpcMessag
     id, params = frame.id, frame.params
     if frame.jsonrpc == "2.0" and frame.method is not UNSET:
         # Length of a compact request with each member once.
-        least = _MIN_REQUEST_BYTES + len(frame.method)
+        minimum = _MIN_REQUEST_BYTES + len(frame.method)
         # 2025-11-25 (basic): ids are strings or integers, and unlike in JSON-RPC never null.
         if type(id) is int:
             if not MIN_REQUEST_ID <= id <= MAX_REQUEST_ID:
                 return MalformedMessage(InvalidRequest("Invalid request: id is outside the 64-bit range"))
-            least += _ID_MEMBER_BYTES + len(str(id))
+            minimum += _ID_MEMBER_BYTES + len(str(id))
         elif type(id) is str:
-            least += _ID_MEMBER_BYTES + len(id) + 2
+            minimum += _ID_MEMBER_BYTES + len(id) + 2
         elif id is None:
             return MalformedMessage(InvalidRequest("Invalid request: id must be a string or an integer, not null"))
         if params is not EMPTY_RAW:
@@ -175,10 +175,10 @@ def _validate_message(frame: JsonRpcMessage, data: bytes | Raw) -> JsonRpcMessag
                 # An array is valid in JSON-RPC, but not in MCP. Without an id it is still a notification.
                 failure = InvalidRequest("Invalid request: params must be an object")
                 return MalformedMessage(failure, _is_valid_id(id), is_notification=id is UNSET)
-            least += _PARAMS_MEMBER_BYTES + len(params)
+            minimum += _PARAMS_MEMBER_BYTES + len(params)
         # A message of exactly that length has no room for a duplicate member. Nor has one with whitespace that has only
         # the quotes of `"jsonrpc": "2.0"`, of `"method": "…"` and of the other two members.
-        if len(data) != least and has_duplicate_members(
+        if len(data) != minimum and has_duplicate_members(
             bytes(data),
             bytes(params),
             quotes=8 + 2 * (id is not UNSET) + 2 * (type(id) is str) + 2 * (params is not EMPTY_RAW),
@@ -259,8 +259,8 @@ def has_duplicate_keys(arguments: Raw) -> bool:
     # Each member has a colon, so there are no others; or, as above, there is no room for a duplicate.
     if colons == len(members):
         return False
-    least = 1 + 4 * len(members) + sum(map(len, members)) + sum(map(len, members.values()))
-    return len(text) != least and not _has_only_members(text, members) and _decode_pairs(text)
+    minimum = 1 + 4 * len(members) + sum(map(len, members)) + sum(map(len, members.values()))
+    return len(text) != minimum and not _has_only_members(text, members) and _decode_pairs(text)
 
 
 def _has_only_members(text: bytes, members: dict[str, Raw]) -> bool:
@@ -271,13 +271,13 @@ def _has_only_members(text: bytes, members: dict[str, Raw]) -> bool:
     if len(members) > _MAX_SCANNED_MEMBERS:
         return False
     match = _compile_pattern(_MEMBER_KEY).match
-    place = 0
+    position = 0
     for value in members.values():
-        gap = match(text, place)
+        gap = match(text, position)
         if gap is None or not text.startswith(bytes(value), gap.end()):
             return False
-        place = gap.end() + len(value)
-    return not text[place:].strip(_WHITESPACE + b"}")
+        position = gap.end() + len(value)
+    return not text[position:].strip(_WHITESPACE + b"}")
 
 
 def _decode_pairs(text: bytes) -> bool:

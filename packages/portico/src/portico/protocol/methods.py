@@ -277,11 +277,11 @@ def decode_params(method: str, params: Raw) -> tuple[Any, Raw]:
         if type(typed) is CallToolParams:
             meta, arguments = typed.meta, typed.arguments
             # With all three members and exactly this length, there is no room for a duplicate.
-            least = _MIN_CALL_PARAMS_BYTES + len(typed.name) + len(arguments) + len(meta)
+            minimum = _MIN_CALL_PARAMS_BYTES + len(typed.name) + len(arguments) + len(meta)
             if meta is EMPTY_RAW or arguments is EMPTY_RAW:
-                least = 0
+                minimum = 0
             twice = (arguments is not EMPTY_RAW and has_duplicate_keys(arguments)) or (
-                len(params) != least
+                len(params) != minimum
                 and has_duplicate_members(
                     bytes(params),
                     bytes(meta),

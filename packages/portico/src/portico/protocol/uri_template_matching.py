@@ -94,22 +94,22 @@ def _continues(part: Expression, last: Expression) -> bool:
 
 def _tokens(parts: Sequence[TemplatePart], in_query: bool) -> tuple[Token, ...]:
     tokens: list[Token] = []
-    for place, part in enumerate(parts, 1):
+    for position, part in enumerate(parts, 1):
         if isinstance(part, LiteralPart):
             tokens.append(part)
             in_query = in_query or "?" in part.units
         else:
-            later = {follower.operator for follower in parts[place:] if isinstance(follower, Expression)}
+            later = {follower.operator for follower in parts[position:] if isinstance(follower, Expression)}
             # A variable before a query or fragment expression must not swallow its first character.
             stops = later & {";", "?", "&", "#"} | ({"&"} if in_query and not part.operator else set())
             tokens += _expression_tokens(part, stops, len(tokens))
     return tuple(tokens)
 
 
-def _expression_tokens(part: Expression, stops: set[str], place: int) -> list[Token]:
+def _expression_tokens(part: Expression, stops: set[str], position: int) -> list[Token]:
     operator = OPERATORS[part.operator]
     groups = [part.variables] if operator.named else [(variable,) for variable in part.variables]
-    end = place + len(groups) * (3 if operator.first else 2) - (0 if operator.first else 1)
+    end = position + len(groups) * (3 if operator.first else 2) - (0 if operator.first else 1)
     tokens: list[Token] = []
     for number, group in enumerate(groups):
         if operator.first:
@@ -130,8 +130,8 @@ def _run(group: tuple[Variable, ...], operator: Operator, stops: set[str], alone
     passes = bytearray(b"1" * 256)
     for stop in stops:
         passes[ord(stop)] = ord("0")
-    least = 1 if operator.named or not operator.first else 0
-    return CaptureToken(group, operator, bytes(passes), least, 0 if operator.named else group[0].prefix)
+    minimum = 1 if operator.named or not operator.first else 0
+    return CaptureToken(group, operator, bytes(passes), minimum, 0 if operator.named else group[0].prefix)
 
 
 # Tokens to captures. In a set of positions, bit k is the position k characters before the end of the text.
@@ -173,15 +173,15 @@ def _reachable_positions(tokens: tuple[Token, ...], text: str) -> tuple[list[int
     outline = (text if text.isascii() else re.sub(_NOT_ASCII, "x", text)).encode()
     starts = [1] * (len(tokens) + 1)
     fits = [0] * len(tokens)
-    for place in range(len(tokens) - 1, -1, -1):
-        token = tokens[place]
+    for position in range(len(tokens) - 1, -1, -1):
+        token = tokens[position]
         if isinstance(token, CaptureToken):
-            fits[place] = int(outline.translate(token.passes) or b"0", 2)
-            starts[place] = _run_starts(token, fits[place], starts[place + 1])
+            fits[position] = int(outline.translate(token.passes) or b"0", 2)
+            starts[position] = _run_starts(token, fits[position], starts[position + 1])
         elif isinstance(token, LiteralPart):
-            starts[place] = (starts[place + 1] << len(token.units)) & _find_all(token.units, text)
+            starts[position] = (starts[position + 1] << len(token.units)) & _find_all(token.units, text)
         else:
-            starts[place] = starts[place + 1] | starts[token.to]
+            starts[position] = starts[position + 1] | starts[token.to]
     return starts, fits
 
 

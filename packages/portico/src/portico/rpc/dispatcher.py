@@ -229,7 +229,7 @@ class Dispatcher:
     def _serve(self, call: Call) -> bytes | None:
         """Start a request. Return the response, or None while a task works on it."""
         metrics = self.metrics
-        began = 0.0 if metrics is None else metrics.begin(call)
+        started_at = 0.0 if metrics is None else metrics.begin(call)
         # Each call has its own contextvars, with or without a task.
         context = copy_context()
         try:
@@ -247,7 +247,7 @@ class Dispatcher:
                 # The task is created directly: a task factory belongs to the application, and an eager one would run
                 # the handler immediately.
                 loop = self.loop or get_running_loop()
-                task = Task(self._complete(call, result, began), loop=loop, name=call.method, context=context)
+                task = Task(self._complete(call, result, started_at), loop=loop, name=call.method, context=context)
                 call.reply.attach_task(call, task)
                 return None
             message = self._encode(call, result)
@@ -256,11 +256,11 @@ class Dispatcher:
             message, failure, result = self._encode_failure(call, raised), raised, None
         call.reply.response_bytes = len(message)
         if metrics is not None:
-            metrics.end(call, result, failure, began)
+            metrics.end(call, result, failure, started_at)
         call.reply.close()
         return message
 
-    async def _complete(self, call: Call, coroutine: CoroutineType[Any, Any, Any], began: float) -> None:
+    async def _complete(self, call: Call, coroutine: CoroutineType[Any, Any, Any], started_at: float) -> None:
         """Complete a request in its own task, after `_serve`."""
         reply, message, result, failure = call.reply, None, None, None
         reply.running = True
@@ -273,7 +273,7 @@ class Dispatcher:
         finally:
             reply.response_bytes = 0 if message is None else len(message)
             if self.metrics is not None:
-                self.metrics.end(call, result, failure, began)
+                self.metrics.end(call, result, failure, started_at)
             # A handler may suppress its cancellation; the response is dropped in any case.
             reply.finish(None if reply.cancelled else message)
 

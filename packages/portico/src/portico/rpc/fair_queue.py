@@ -47,9 +47,9 @@ def _owner(call: Call) -> str:
 class TurnQueue(Generic[T]):
     """Queue of waiting items. The next item belongs to the owner and client that have waited longest."""
 
-    def __init__(self, most: int | None = None, most_in_all: int | None = None) -> None:
+    def __init__(self, limit: int | None = None, most_in_all: int | None = None) -> None:
         """Create a queue. Without limits, `MAX_QUEUED_CALLS_PER_CALLER` and `MAX_QUEUED_CALLS` apply."""
-        self._most, self._most_in_all = most, most_in_all
+        self._most, self._most_in_all = limit, most_in_all
         self._owners: OrderedDict[str, OrderedDict[str, deque[T]]] = OrderedDict()
         self._waiting: dict[str, int] = {}
         self._seconds = 0.0
@@ -122,9 +122,9 @@ class TurnQueue(Generic[T]):
     def check_capacity(self, caller: Caller, concurrency: int) -> None:
         """Raise `ToolError` if the queue is full. `concurrency` items run at the same time."""
         waiting = self._waiting.get(caller[0], 0)
-        most = MAX_QUEUED_CALLS_PER_CALLER if self._most is None else self._most
+        limit = MAX_QUEUED_CALLS_PER_CALLER if self._most is None else self._most
         most_in_all = MAX_QUEUED_CALLS if self._most_in_all is None else self._most_in_all
-        if waiting < most and self.size < most_in_all:
+        if waiting < limit and self.size < most_in_all:
             return
         # Little's law: the queue of the caller, served at the current average duration by `concurrency` slots.
         seconds = max(1, round(waiting * self._seconds / concurrency))
@@ -153,12 +153,12 @@ class FairScheduler:
         """Run a call when it is its caller's turn, and return its result. Raises `ToolError` if too many calls wait."""
         key = (_owner(call), None if call.address is None else client_network(call.address))
         await self._acquire(call, key)
-        began = time.monotonic()
+        started_at = time.monotonic()
         try:
             result = start(call)
             return await result if type(result) is CoroutineType else result
         finally:
-            self._turns.record_duration(time.monotonic() - began)
+            self._turns.record_duration(time.monotonic() - started_at)
             self._release(key)
 
     async def _acquire(self, call: Call, key: tuple[str, str | None]) -> None:
@@ -213,11 +213,11 @@ class FairPlaces:
         """Hold a slot for a call. Raises `ToolError` if too many calls wait, or if no slot became free in time."""
         caller = get_caller_key(call)
         await self._enter(caller)
-        began = time.monotonic()
+        started_at = time.monotonic()
         try:
             yield
         finally:
-            self._turns.record_duration(time.monotonic() - began)
+            self._turns.record_duration(time.monotonic() - started_at)
             self._free_place(caller[0])
 
     def _may_begin(self, owner: str) -> bool:

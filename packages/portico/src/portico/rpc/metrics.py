@@ -70,10 +70,10 @@ class Metrics:
             self.in_flight += 1
         return perf_counter()
 
-    def end(self, call: Call, result: Any, failure: BaseException | None, began: float) -> float:
+    def end(self, call: Call, result: Any, failure: BaseException | None, started_at: float) -> float:
         """Record the end of a request. Return its duration in seconds."""
         # A subscription lasts until its client ends it, so its duration is not a measure of work.
-        seconds = perf_counter() - began
+        seconds = perf_counter() - started_at
         method = call.method
         if method in LONG_LIVED_METHODS:
             return seconds

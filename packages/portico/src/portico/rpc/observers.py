@@ -76,8 +76,8 @@ class ObserverChain:
             observer.on_request_start(call)
         return start(call)
 
-    def end(self, call: Call, result: Any, failure: BaseException | None, began: float) -> float:
-        seconds = self._metrics.end(call, result, failure, began)
+    def end(self, call: Call, result: Any, failure: BaseException | None, started_at: float) -> float:
+        seconds = self._metrics.end(call, result, failure, started_at)
         for observer in self._observers:
             observer.on_request_end(call, result, failure, seconds)
         return seconds

@@ -72,7 +72,7 @@ def parse_rate(location: str, text: str, burst: float | None) -> RateLimit:
     many, seconds = float(match[1]), float(match[2] or 1) * unit
     if not (0 < many < 1e9 and 0 < seconds < 1e9):
         raise UsageError(f"{location}: rate must have a positive count and period below 1e9, got {text!r}")
-    most = max(1.0, many) if burst is None else float(burst)
-    if not 1 <= most < 1e9:
+    limit = max(1.0, many) if burst is None else float(burst)
+    if not 1 <= limit < 1e9:
         raise UsageError(f"{location}: burst must be at least 1, got {burst}")
-    return RateLimit(seconds / many, most)
+    return RateLimit(seconds / many, limit)

@@ -105,9 +105,9 @@ def metrics() -> list[str]:
         total[0] += state.restarts
         total[1] += state.backing_off
     lines = []
-    for place, (metric, kind) in enumerate(_METRICS):
+    for position, (metric, kind) in enumerate(_METRICS):
         lines.append(f"# TYPE {metric} {kind}")
-        lines += [f'{metric}{{task="{name}"}} {total[place]}' for name, total in totals.items()]
+        lines += [f'{metric}{{task="{name}"}} {total[position]}' for name, total in totals.items()]
     return lines
 
 
@@ -162,14 +162,14 @@ class BackgroundTasks:
 
         async def supervise(state: SupervisedState) -> None:
             while True:
-                began = time.monotonic()
+                started_at = time.monotonic()
                 try:
                     await work()
                     return
                 except until:
                     return
                 except Exception as failure:
-                    pause = state.fail(failure, time.monotonic() - began)
+                    pause = state.fail(failure, time.monotonic() - started_at)
                 await asyncio.sleep(pause)
                 state.backing_off = False
 
@@ -229,12 +229,12 @@ def run_in_thread(name: str, work: Callable[[], None], stopping: threading.Event
     def supervise() -> None:
         with observe_task(name) as state:
             while not stopping.is_set():
-                began = time.monotonic()
+                started_at = time.monotonic()
                 try:
                     work()
                     return
                 except Exception as failure:
-                    pause = state.fail(failure, time.monotonic() - began)
+                    pause = state.fail(failure, time.monotonic() - started_at)
                 stopping.wait(pause)
                 state.backing_off = False
 

@@ -49,8 +49,8 @@ def inject_trace_context(call: Call, context: dict[str, str]) -> Call:
     """Return the call with the trace context in its `_meta`."""
     members: dict[str, Any] = dict(_members.decode(bytes(call.params) or b"{}"))
     meta = _members.decode(members.get("_meta", b"{}"))
-    kept = {name: value for name, value in meta.items() if name not in TRACE_CONTEXT_KEYS}
-    members["_meta"] = {**kept, **context}
+    remaining = {name: value for name, value in meta.items() if name not in TRACE_CONTEXT_KEYS}
+    members["_meta"] = {**remaining, **context}
     return replace(call, params=Raw(msgspec.json.encode(members)), read=None)
 
 

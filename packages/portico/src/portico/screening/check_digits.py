@@ -26,8 +26,8 @@ _PRODUCTS, _PERMUTATIONS = _TIMES.split(), _VERHOEFF_PERMUTATION.split()
 
 def is_verhoeff_valid(digits: str) -> bool:
     check = 0
-    for place, digit in enumerate(reversed(digits)):
-        check = int(_PRODUCTS[check][int(_PERMUTATIONS[place % 8][int(digit)])])
+    for position, digit in enumerate(reversed(digits)):
+        check = int(_PRODUCTS[check][int(_PERMUTATIONS[position % 8][int(digit)])])
     return check == 0
 
 
@@ -113,9 +113,9 @@ _ODD_PLACES = (1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12,
 
 def it_fiscal(number: str) -> bool:
     total = 0
-    for place, letter in enumerate(number[:15].upper()):
+    for position, letter in enumerate(number[:15].upper()):
         value = int(letter) if letter.isdigit() else ord(letter) - 65
-        total += value if place % 2 else _ODD_PLACES[value]
+        total += value if position % 2 else _ODD_PLACES[value]
     return chr(65 + total % 26) == number[15].upper()
 
 
@@ -126,7 +126,9 @@ def sg_nric(number: str) -> bool:
 
 def mrz_digit(field: str) -> str:
     """Return the check digit of a field in the machine-readable zone of a passport (ICAO 9303)."""
-    total = sum((0 if letter == "<" else int(letter, 36)) * (7, 3, 1)[place % 3] for place, letter in enumerate(field))
+    total = sum(
+        (0 if letter == "<" else int(letter, 36)) * (7, 3, 1)[position % 3] for position, letter in enumerate(field)
+    )
     return str(total % 10)
 
 

@@ -48,8 +48,10 @@ class ScreeningPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 # Deferred: needed only to explain a mistake in the settings.
                 from difflib import get_close_matches
 
-                near = get_close_matches(name, FINDING_NAMES, 1)
-                raise UsageError(f"unknown finding {name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+                suggestions = get_close_matches(name, FINDING_NAMES, 1)
+                raise UsageError(
+                    f"unknown finding {name!r}" + (f" (did you mean {suggestions[0]!r}?)" if suggestions else "")
+                )
             _validate_action(action)
         _validate_action(self.secrets)
         _validate_action(self.pii)

@@ -65,12 +65,12 @@ class VisibleTool:
 class ToolView:
     """The tools that one caller sees."""
 
-    def __init__(self, places: Sequence[int], tools: Sequence[VisibleTool]) -> None:
+    def __init__(self, positions: Sequence[int], tools: Sequence[VisibleTool]) -> None:
         # The list that positions refer to.
         self.all = tools
-        self.tools = [tools[at] for at in places]
+        self.tools = [tools[at] for at in positions]
         self.visible = bytearray(len(tools))
-        for number, at in enumerate(places):
+        for number, at in enumerate(positions):
             self.visible[at] = 1
             # A caller with few rights sees a tool at an earlier position. The largest one is that
             # in the complete list, which the ranking needs.
@@ -121,8 +121,8 @@ class SeenTools:
         # descriptions change with each request would otherwise grow this list forever.
         if len(self._tools) > MAX_STALE_ENTRIES + 2 * sum(len(item.entries) for item in pages):
             self._forget()
-        places = [self._find_position(entry) for page in pages for entry in page.entries]
-        return ToolView([at for at in places if at is not None], self._tools)
+        positions = [self._find_position(entry) for page in pages for entry in page.entries]
+        return ToolView([at for at in positions if at is not None], self._tools)
 
     async def pages(self, call: Call, revision: ProtocolVersion) -> list[Raw]:
         """Return the pages of the tool list for the sender of a call, in a protocol version."""

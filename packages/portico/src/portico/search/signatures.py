@@ -90,5 +90,5 @@ class InlineTypeWriter(PythonTypeFormatter):
         return f"{{{', '.join(_first(fields, MAX_MEMBERS))}}}"
 
 
-def _first(parts: list[str], most: int) -> list[str]:
-    return parts if len(parts) <= most else [*parts[:most], "…"]
+def _first(parts: list[str], limit: int) -> list[str]:
+    return parts if len(parts) <= limit else [*parts[:limit], "…"]

@@ -184,10 +184,10 @@ def _explain_usage(view: ToolView, request: ToolCallRequest, sure: bool) -> str 
 
 
 def _unknown_tool_text(view: ToolView, name: str) -> str:
-    near = view.nearest(name)
-    if not near:
+    suggestions = view.nearest(name)
+    if not suggestions:
         return f"Unknown tool {name[:128]!r}. Use find_tools to find one."
-    return f"Unknown tool {name[:128]!r}. Similar tools:\n" + "\n".join(item.signature for item in near)
+    return f"Unknown tool {name[:128]!r}. Similar tools:\n" + "\n".join(item.signature for item in suggestions)
 
 
 async def call_tool(

@@ -170,10 +170,10 @@ class ToolSearchBase(HandlerWrapper):
         able = self.capabilities
         tasks = able is not None and EXTENSION in (able.extensions or {})
         own = self.own_tools.tools.definitions
-        kept = self._listed.get(tasks)
-        if kept is None or kept[0] is not own:
-            kept = self._listed[tasks] = (own, [self._listed_as(item, tasks) for item in own])
-        return kept[1]
+        cached = self._listed.get(tasks)
+        if cached is None or cached[0] is not own:
+            cached = self._listed[tasks] = (own, [self._listed_as(item, tasks) for item in own])
+        return cached[1]
 
     def _listed_as(self, own: Definition, tasks: bool) -> Definition:
         own = replace(own, meta={**(own.meta or {}), META_ALWAYS_LOAD: True})
@@ -184,10 +184,10 @@ class ToolSearchBase(HandlerWrapper):
         sources = (page, *await self.visible_tools.pages(call, call.protocol_version or LATEST_PROTOCOL_VERSION))
         # Identity is sufficient: the cached entry keeps the sources alive.
         key = tuple(map(id, sources))
-        kept = self._kept.get(key)
-        if kept is None:
-            kept = self._kept[key] = _ShownPage(sources, self._join_pinned(*sources))
-        return kept.page
+        cached = self._kept.get(key)
+        if cached is None:
+            cached = self._kept[key] = _ShownPage(sources, self._join_pinned(*sources))
+        return cached.page
 
     def _join_pinned(self, page: Raw, *others: Raw) -> Raw:
         """Return our page with the pinned entries of the others, in the configured order."""

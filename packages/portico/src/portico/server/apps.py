@@ -230,8 +230,8 @@ def filter_model_visible(result: Any) -> Any:
     if "tools" not in page:
         return result
     tools = _tools.decode(page["tools"])
-    kept = [tool for tool in tools if _is_for_models(tool)]
-    return result if len(kept) == len(tools) else Raw(jsonrpc.encode({**page, "tools": kept}))
+    remaining = [tool for tool in tools if _is_for_models(tool)]
+    return result if len(remaining) == len(tools) else Raw(jsonrpc.encode({**page, "tools": remaining}))
 
 
 def _is_for_models(tool: Raw) -> bool:

@@ -56,7 +56,7 @@ def build_application(server: Server, settings: HttpServerSettings) -> HttpAppli
     start_telemetry(server.name)
     settings.allowed_hosts = (*settings.allowed_hosts, *_public_host(server))
     _share_proofs(server)
-    made = HttpApplication(
+    application = HttpApplication(
         server.public_handler,
         settings,
         lambda: {"name": server.name, "version": server.version},
@@ -64,8 +64,8 @@ def build_application(server: Server, settings: HttpServerSettings) -> HttpAppli
         server.auth,
     )
     for callback in server.on_http_start:
-        callback(made)
-    return made
+        callback(application)
+    return application
 
 
 def _share_proofs(server: Server) -> None:
@@ -127,35 +127,35 @@ def run_http(
     `on_ready` receives the URL; without it, the URL is printed to stderr.
     """
     validate_options('run("http")', options, HttpServerOptions)
-    place = BindAddress(**_fields(BindAddress, options))
+    address = BindAddress(**_fields(BindAddress, options))
     announce = (on_ready or _print_url) if options.get("show_banner", True) else None
     # The same command line starts supervisor and workers; a worker finds its assignment in the environment.
     post = assignment.receive_assignment()
     if post is not None:
-        event_loop.run_with_lifespan(_create_worker(server, post, place, options).serve, server.lifespan)
+        event_loop.run_with_lifespan(_create_worker(server, post, address, options).serve, server.lifespan)
     elif (count := _count_workers(options)) is not None:
-        with _create_supervisor(server, place, options, count, announce) as supervisor, handle_signals(supervisor):
+        with _create_supervisor(server, address, options, count, announce) as supervisor, handle_signals(supervisor):
             status = supervisor.run()
         if status:
             raise SystemExit(status)
     else:
-        event_loop.run_with_lifespan(partial(_serve_alone, server, place, options, announce))
+        event_loop.run_with_lifespan(partial(_serve_alone, server, address, options, announce))
 
 
 async def run_http_async(server: Server, **options: Unpack[HttpServerOptions]) -> None:
     """Serve inside a running event loop."""
     validate_options('run_async("http")', options, HttpServerOptions)
-    place = BindAddress(**_fields(BindAddress, options))
+    address = BindAddress(**_fields(BindAddress, options))
     announce = _print_url if options.get("show_banner", True) else None
     post = assignment.receive_assignment()
     if post is not None:
         async with server.lifespan():
-            await _create_worker(server, post, place, options).serve()
+            await _create_worker(server, post, address, options).serve()
     elif (count := _count_workers(options)) is not None:
-        with _create_supervisor(server, place, options, count, announce) as supervisor:
+        with _create_supervisor(server, address, options, count, announce) as supervisor:
             await _watch(supervisor)
     else:
-        await _serve_alone(server, place, options, announce)
+        await _serve_alone(server, address, options, announce)
 
 
 async def _watch(supervisor: Supervisor) -> None:
@@ -192,14 +192,14 @@ def _count_workers(options: HttpServerOptions) -> int | None:
 
 @contextmanager
 def _create_supervisor(
-    server: Server, place: BindAddress, options: HttpServerOptions, count: int, on_ready: Callable[[str], None] | None
+    server: Server, address: BindAddress, options: HttpServerOptions, count: int, on_ready: Callable[[str], None] | None
 ) -> Iterator[Supervisor]:
     """Yield a supervisor with open sockets. Invalid options raise here, before any process is started."""
-    path = _build_application_at(place, server, options).settings.path
-    place.ssl_context()
-    sockets = place.open_sockets(count)
-    internal = place.open_internal(sockets[0][0]) if _spans_machines(_shared_store(server)) else []
-    url = place.url(sockets[0][0], path)
+    path = _build_application_at(address, server, options).settings.path
+    address.ssl_context()
+    sockets = address.open_sockets(count)
+    internal = address.open_internal(sockets[0][0]) if _spans_machines(_shared_store(server)) else []
+    url = address.url(sockets[0][0], path)
     # Tokens travel in the assignment because command-line options of the supervisor may have set them.
     settled = {name: options.get(name) for name in ("token", "operator_token") if options.get(name)}
     with TemporaryDirectory(prefix="portico-") as folder:
@@ -208,20 +208,20 @@ def _create_supervisor(
                 sockets,
                 socket_dir=folder,
                 options=settled,
-                shutdown_timeout=place.shutdown_timeout,
+                shutdown_timeout=address.shutdown_timeout,
                 on_ready=lambda: on_ready(url) if on_ready is not None else None,
                 internal=internal,
             )
         finally:
             for item in chain(chain.from_iterable(sockets), internal):
                 item.close()
-            place.unlink_socket()
+            address.unlink_socket()
 
 
-def _create_worker(server: Server, post: ControlSocket, place: BindAddress, options: HttpServerOptions) -> HttpWorker:
+def _create_worker(server: Server, post: ControlSocket, address: BindAddress, options: HttpServerOptions) -> HttpWorker:
     """Create the worker for an assignment, joined to the cluster of the shared store or of its supervisor."""
     worker_options, assignment = cast("HttpServerOptions", {**options, **post.assignment.options}), post.assignment
-    made = build_application(server, _settings(server, worker_options, named=_bound_hosts(place)))
+    application = build_application(server, _settings(server, worker_options, named=_bound_hosts(address)))
     store = _shared_store(server)
     if store is None:
         # A database of this cluster only, removed with the supervisor's directory.
@@ -242,10 +242,10 @@ def _create_worker(server: Server, post: ControlSocket, place: BindAddress, opti
         at = ClusterConfig(
             id=assignment.id, server=server.name, store=store, folder=assignment.folder, key=assignment.key
         )
-    return HttpWorker(post, made, place, _create_cluster(server, made, at))
+    return HttpWorker(post, application, address, _create_cluster(server, application, at))
 
 
-def _create_cluster(server: Server, made: HttpApplication, place: ClusterConfig) -> WorkerCluster:
+def _create_cluster(server: Server, application: HttpApplication, config: ClusterConfig) -> WorkerCluster:
     """Create the cluster membership, and connect it to the server's notifications and keys."""
 
     def use(keys: Sequence[bytes]) -> None:
@@ -253,7 +253,7 @@ def _create_cluster(server: Server, made: HttpApplication, place: ClusterConfig)
         _share_proofs(server)
 
     # Set before the server answers: request states used here must be visible to all processes.
-    set_process_store(place.store)
+    set_process_store(config.store)
 
     def on_change(method: str, about: str | None) -> None:
         if method in replication.METHODS:
@@ -261,7 +261,7 @@ def _create_cluster(server: Server, made: HttpApplication, place: ClusterConfig)
         else:
             server.subscriptions.publish(method, about)
 
-    fleet = WorkerCluster(place, made, use, on_change)
+    fleet = WorkerCluster(config, application, use, on_change)
     server.subscriptions.broadcast_hook = replication.broadcast_unless_replicating(fleet.broadcast_change)
     set_process_locator(fleet.new_session_id)
     return fleet
@@ -283,7 +283,9 @@ def _spans_machines(store: str | None) -> bool:
 
 
 @asynccontextmanager
-async def _join_cluster(server: Server, made: HttpApplication, *, files: bool) -> AsyncIterator[WorkerCluster | None]:
+async def _join_cluster(
+    server: Server, application: HttpApplication, *, files: bool
+) -> AsyncIterator[WorkerCluster | None]:
     """Enter the server's lifespan as a member of the cluster that shares its store.
 
     With `files`, SQLite stores also form a cluster.
@@ -298,7 +300,9 @@ async def _join_cluster(server: Server, made: HttpApplication, *, files: bool) -
             yield None
             return
         fleet = _create_cluster(
-            server, made, ClusterConfig(server=server.name, store=store, folder=default_socket_dir(store, server.name))
+            server,
+            application,
+            ClusterConfig(server=server.name, store=store, folder=default_socket_dir(store, server.name)),
         )
         try:
             await fleet.start()
@@ -312,30 +316,30 @@ async def _join_cluster(server: Server, made: HttpApplication, *, files: bool) -
 
 async def _serve_alone(
     server: Server,
-    place: BindAddress,
+    address: BindAddress,
     options: HttpServerOptions,
     on_ready: Callable[[str], None] | None,
     stop: asyncio.Event | None = None,
 ) -> None:
     """Serve in this process only; others may serve the same store at other addresses or on other machines."""
-    made = _build_application_at(place, server, options)
-    async with _join_cluster(server, made, files=False) as fleet:
-        [sockets] = place.open_sockets()
-        await _listen_for_machines(fleet, place, sockets[0])
+    application = _build_application_at(address, server, options)
+    async with _join_cluster(server, application, files=False) as fleet:
+        [sockets] = address.open_sockets()
+        await _listen_for_machines(fleet, address, sockets[0])
 
         def ready(url: str, listening: socket.socket) -> None:
             if on_ready is not None:
                 on_ready(url)
 
-        await listener.serve(made, place, sockets, on_ready=ready, stop=stop)
+        await listener.serve(application, address, sockets, on_ready=ready, stop=stop)
 
 
 async def _listen_for_machines(
-    fleet: WorkerCluster | None, place: BindAddress, listening: socket.socket | None
+    fleet: WorkerCluster | None, address: BindAddress, listening: socket.socket | None
 ) -> None:
-    internal = [] if fleet is None else place.open_internal(listening)
+    internal = [] if fleet is None else address.open_internal(listening)
     if fleet is not None and internal:
-        await fleet.listen_for_machines(internal, place.internal_address(internal[0]), place.ssl_context())
+        await fleet.listen_for_machines(internal, address.internal_address(internal[0]), address.ssl_context())
 
 
 async def serve_http(
@@ -347,29 +351,29 @@ async def serve_http(
 ) -> None:
     """Serve inside a running event loop. `on_ready` receives the URL, and setting `stop` ends it."""
     validate_options("serve_http()", options, HttpServerOptions)
-    place = BindAddress(**_fields(BindAddress, options))
-    await _serve_alone(server, place, options, on_ready, stop)
+    address = BindAddress(**_fields(BindAddress, options))
+    await _serve_alone(server, address, options, on_ready, stop)
 
 
-def _build_application_at(place: BindAddress, server: Server, options: HttpServerOptions) -> HttpApplication:
+def _build_application_at(address: BindAddress, server: Server, options: HttpServerOptions) -> HttpApplication:
     """Build the application for an address. Raises UsageError if other machines could connect without a token."""
-    settings = _settings(server, options, named=_bound_hosts(place))
-    local = place.is_local()
+    settings = _settings(server, options, named=_bound_hosts(address))
+    local = address.is_local()
     alone = _local_service(server)
     if alone is not None and not local:
         raise UsageError(
-            f"{place.host} can be reached from other machines, but the service {alone!r} only serves this "
+            f"{address.host} can be reached from other machines, but the service {alone!r} only serves this "
             "machine; remove the service, or set remote = true in its settings"
         )
     guarded = settings.token is not None or (server.auth is not None and not server.auth.allow_anonymous)
     if not local and not guarded and not options.get("insecure"):
         raise UsageError(
-            f"{place.host} can be reached from other machines: set PORTICO_TOKEN, configure a token issuer with "
+            f"{address.host} can be reached from other machines: set PORTICO_TOKEN, configure a token issuer with "
             "--auth-issuer (auth=…), or pass --insecure (insecure=True)"
         )
     if not local or _has_names(options):
         _check_public_url(server)
-    elif not place.has_address():
+    elif not address.has_address():
         _check_audience(server, "a Unix socket has no URL")
     return build_application(server, settings)
 
@@ -402,8 +406,8 @@ def _has_names(options: HttpAppOptions) -> bool:
     return bool(options.get("allowed_hosts") or read_list_variable("PORTICO_ALLOWED_HOSTS"))
 
 
-def _bound_hosts(place: BindAddress) -> Sequence[str]:
-    return () if place.host in ("0.0.0.0", "::", "") else (place.host,)
+def _bound_hosts(address: BindAddress) -> Sequence[str]:
+    return () if address.host in ("0.0.0.0", "::", "") else (address.host,)
 
 
 def http_app(server: Server, **options: Unpack[AsgiAppOptions]) -> AsgiApplication:
@@ -412,16 +416,16 @@ def http_app(server: Server, **options: Unpack[AsgiAppOptions]) -> AsgiApplicati
     if _has_names(options):
         _check_public_url(server)
     _check_audience(server, "an ASGI application does not bind the address that they use")
-    made = build_application(server, _settings(server, options))
+    application = build_application(server, _settings(server, options))
 
     @asynccontextmanager
     async def cluster_lifespan() -> AsyncIterator[None]:
-        async with _join_cluster(server, made, files=True) as fleet:
+        async with _join_cluster(server, application, files=True) as fleet:
             if _spans_machines(_shared_store(server)):
                 await _listen_for_machines(fleet, BindAddress(), None)
             yield
 
-    return AsgiApplication(made, cluster_lifespan)
+    return AsgiApplication(application, cluster_lifespan)
 
 
 def _local_service(server: Server) -> str | None:

@@ -199,7 +199,7 @@ class LoggingMiddleware(Middleware):
         self._level = log_level
 
     async def on_request(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         outcome = "ok"
         try:
             result = await call_next(context)
@@ -210,7 +210,7 @@ class LoggingMiddleware(Middleware):
             outcome = type(failure).__name__
             raise
         finally:
-            took = 1000 * (time.perf_counter() - began)
+            took = 1000 * (time.perf_counter() - started_at)
             self._log.log(self._level, "%s %s: %s in %.1f ms", context.method, context.name or "-", outcome, took)
 
 
@@ -287,9 +287,9 @@ class ResponseCachingMiddleware(Middleware):
         arguments = msgspec.json.decode(params.arguments or b"{}")
         cache_key = msgspec.json.encode([params.name, arguments], order="deterministic")
         key = (*_sender(context), context.call.protocol_version, cache_key)
-        kept = self._kept.get(key)
-        if kept is not None and kept[0] > time.monotonic():
-            return kept[1]
+        cached = self._kept.get(key)
+        if cached is not None and cached[0] > time.monotonic():
+            return cached[1]
         # The policy layer appends to this list when it handles the call; see `observed_requests`.
         noted: list[PolicyContext] = []
         token = observed_requests.set(noted)

@@ -108,10 +108,10 @@ def parse_settings_file(path: str | Path, tables: Table, kind: type[SettingsT]) 
 
 def merge_tables(kind: type[SettingsT], *tables: Mapping[str, Any]) -> SettingsT:
     """Return the settings merged from several files; later files override earlier ones. Raises SettingsError."""
-    whole: Table = {}
+    merged: Table = {}
     for table in tables:
-        whole = _deep_merge(whole, table)
-    settings = convert(whole, kind)
+        merged = _deep_merge(merged, table)
+    settings = convert(merged, kind)
     capability_names = ServerCapabilities.__struct_fields__
     for name in settings.server.capabilities or {}:
         if name not in capability_names:
@@ -121,8 +121,8 @@ def merge_tables(kind: type[SettingsT], *tables: Mapping[str, Any]) -> SettingsT
 
 def _deep_merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Table:
     """Merge tables recursively; non-table values of `above` replace values of `below`."""
-    whole = {**below, **above}
+    merged = {**below, **above}
     for name, part in above.items():
         if isinstance(part, dict) and isinstance(below.get(name), dict):
-            whole[name] = _deep_merge(below[name], part)
-    return whole
+            merged[name] = _deep_merge(below[name], part)
+    return merged

@@ -88,9 +88,9 @@ class OpenTelemetryObserver(Observer):
             self._record_session(call)
 
     def _record_session(self, call: Call) -> None:
-        session, began, about = call.reply.connection, time.monotonic(), _transport(call)
+        session, started_at, about = call.reply.connection, time.monotonic(), _transport(call)
         if session is not None:
-            session.add_close_callback(lambda: self._sessions.record(time.monotonic() - began, about))
+            session.add_close_callback(lambda: self._sessions.record(time.monotonic() - started_at, about))
 
     # Outgoing requests
 

@@ -209,12 +209,12 @@ class DuplexTransport(ClientTransport):
         if isinstance(id, int) and 0 < id <= self._last_id:
             log.debug("%s: late response to request %d", self.name, id)
         elif isinstance(id, int | str):
-            what = f"a response with the unknown id {str(id)[:100]!r}"
-            self.timeout_hint = f"; it sent {what}"
+            reason = f"a response with the unknown id {str(id)[:100]!r}"
+            self.timeout_hint = f"; it sent {reason}"
             # A server that converts numeric ids to strings will keep doing so. Otherwise the right response may still
             # arrive.
             for meant in [item for item in self._pending if str(item) == id]:
-                self._fail(meant, what)
+                self._fail(meant, reason)
         elif isinstance(frame.error, ErrorObject) and len(pending := self._pending_requests()) == 1:
             # The server could not parse our message, so it could not read its id.
             self._complete(pending[0], frame.error)
@@ -238,22 +238,24 @@ class DuplexTransport(ClientTransport):
                 self.timeout_hint = f"; it printed {one_line(self.noise[0], MAX_NOISE_HINT_CHARS)!r}, not a message"
             log.debug("%s: %s", self.name, malformed.error.message)
 
-    def _fail_sole_pending(self, what: str) -> None:
+    def _fail_sole_pending(self, reason: str) -> None:
         """Fail the pending request if there is only one: the invalid response must belong to it."""
-        self.timeout_hint = f"; it sent {what}"
+        self.timeout_hint = f"; it sent {reason}"
         pending = self._pending_requests()
         if len(pending) == 1:
-            self._fail(pending[0], what)
+            self._fail(pending[0], reason)
 
     def _pending_requests(self) -> list[RequestId]:
         return [id for id, call in self._pending.items() if call.method not in LONG_LIVED_METHODS]
 
-    def _fail_all(self, what: str) -> None:
+    def _fail_all(self, reason: str) -> None:
         for id in list(self._pending):
-            self._fail(id, what)
+            self._fail(id, reason)
 
-    def _fail(self, id: RequestId, what: str) -> None:
-        self._complete(id, ErrorObject(InternalError.code, f"{self.name}, {self._pending[id].method}: it sent {what}"))
+    def _fail(self, id: RequestId, reason: str) -> None:
+        self._complete(
+            id, ErrorObject(InternalError.code, f"{self.name}, {self._pending[id].method}: it sent {reason}")
+        )
 
     def _complete(self, id: RequestId, error: ErrorObject) -> None:
         self.channel.receive_message(JsonRpcMessage(jsonrpc="2.0", id=id, error=error))

@@ -25,8 +25,8 @@ _PORTABLE = ("fastmcp", "mcp")
 
 def is_import_string(target: str) -> bool:
     """Return whether a target names an object, as opposed to a command or a URL."""
-    place, name = _split(target)
-    return bool(name) or _is_file(place)
+    module_path, name = _split(target)
+    return bool(name) or _is_file(module_path)
 
 
 def is_command_line(target: str) -> bool:
@@ -36,19 +36,19 @@ def is_command_line(target: str) -> bool:
 
 def import_server(target: str) -> Any:
     """Return the server that a target names. Without an object name: `server`, or the only server in the module."""
-    place, name = _split(target)
-    module = _from_file(place) if _is_file(place) else _from_name(place)
+    module_path, name = _split(target)
+    module = _from_file(module_path) if _is_file(module_path) else _from_name(module_path)
     return _object(module, name, target) if name else _find_only_server(module, target)
 
 
 def import_function(target: str) -> Any:
     """Return the function that `module:function` names, without calling it. Raises `UsageError` if it is missing."""
-    place, name = _split(target)
-    result: Any = _from_file(place) if _is_file(place) else _from_name(place)
+    module_path, name = _split(target)
+    result: Any = _from_file(module_path) if _is_file(module_path) else _from_name(module_path)
     for part in name.split("."):
         result = getattr(result, part, None)
     if not callable(result):
-        raise UsageError(f"function {name!r} not found in {place}")
+        raise UsageError(f"function {name!r} not found in {module_path}")
     return result
 
 
@@ -58,13 +58,15 @@ def is_server(value: Any) -> bool:
 
 
 def _split(target: str) -> tuple[str, str]:
-    place, mark, name = target.rpartition(":")
+    module_path, mark, name = target.rpartition(":")
     # A Windows drive letter is followed by a colon, too.
-    return (place, name) if mark and name.replace(".", "_").isidentifier() and len(place) > 1 else (target, "")
+    return (
+        (module_path, name) if mark and name.replace(".", "_").isidentifier() and len(module_path) > 1 else (target, "")
+    )
 
 
-def _is_file(place: str) -> bool:
-    return place.endswith(".py")
+def _is_file(module_path: str) -> bool:
+    return module_path.endswith(".py")
 
 
 def _from_file(path: str) -> ModuleType:
@@ -89,7 +91,7 @@ class LoadFailed(UsageError):
 
 
 @contextmanager
-def _explain_errors(place: str) -> Iterator[None]:
+def _explain_errors(module_path: str) -> Iterator[None]:
     """Convert an error in user code to one message with its location."""
     try:
         yield
@@ -97,17 +99,17 @@ def _explain_errors(place: str) -> Iterator[None]:
         raise
     # Also SystemExit: a file that calls sys.exit() when it is imported would end the command without a message.
     except (Exception, SystemExit) as failure:
-        raise LoadFailed(describe_failure(place, failure)) from failure
+        raise LoadFailed(describe_failure(module_path, failure)) from failure
 
 
-def describe_failure(place: str, failure: BaseException) -> str:
+def describe_failure(module_path: str, failure: BaseException) -> str:
     """Return an error message with the lines of user code that led to the error.
 
     Frames of Portico, importlib and installed packages are omitted: the user cannot change them.
     """
     if isinstance(failure, SyntaxError) and failure.lineno is not None:
         *_, last = traceback.format_exception_only(failure)
-        lines = [f"{failure.filename or place}, line {failure.lineno}: {last.strip()}"]
+        lines = [f"{failure.filename or module_path}, line {failure.lineno}: {last.strip()}"]
         if failure.text:
             lines.append(f"    {failure.text.strip()}")
         return "\n".join(lines)
@@ -116,13 +118,13 @@ def describe_failure(place: str, failure: BaseException) -> str:
     if isinstance(failure, PorticoError):
         # The class is Portico's own, and the message is complete.
         message = str(failure)
-    lines = [f"{place} cannot be loaded: {message}"]
+    lines = [f"{module_path} cannot be loaded: {message}"]
     for frame in frames[-MAX_FRAMES:]:
         lines.append(f"  {frame.filename}, line {frame.lineno}, in {frame.name}")
         lines += [f"    {frame.line}"] if frame.line else []
     if isinstance(failure, ModuleNotFoundError) and (failure.name or "").partition(".")[0] in _PORTABLE:
         lines.append(
-            f"This is code for {failure.name}: install that package, or run `portico port {place}` to rewrite it"
+            f"This is code for {failure.name}: install that package, or run `portico port {module_path}` to rewrite it"
         )
     return "\n".join(lines)
 

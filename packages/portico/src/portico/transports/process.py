@@ -196,29 +196,29 @@ class ProcessTransport(DuplexTransport, asyncio.SubprocessProtocol):
         self.exited.set()
         self._finish_later("")
 
-    def _finish_later(self, what: str) -> None:
+    def _finish_later(self, reason: str) -> None:
         """Finish after a short delay: the exit status and the last stderr lines may still arrive and are more
         informative.
         """
         if self.exited.is_set() and self._ended_pipes >= {1, 2}:
-            self._on_closed(what)
+            self._on_closed(reason)
         else:
-            asyncio.get_running_loop().call_later(EXIT_STATUS_WAIT_SECONDS, self._on_closed, what)
+            asyncio.get_running_loop().call_later(EXIT_STATUS_WAIT_SECONDS, self._on_closed, reason)
 
-    def _on_closed(self, what: str) -> None:
+    def _on_closed(self, reason: str) -> None:
         if not self.closed:
             code = self._transport.get_returncode() if self._transport is not None else None
             if self.exited.is_set() and code is not None:
-                what = f"exited with status {code}" if code >= 0 else f"was terminated by signal {-code}"
-            self._end_reason = what or "ended"
+                reason = f"exited with status {code}" if code >= 0 else f"was terminated by signal {-code}"
+            self._end_reason = reason or "ended"
             self._finished.set()
             self.channel.close(self._end_error(self._end_reason))
             self.on_missed_messages()
 
-    def _end_error(self, what: str) -> ConnectionClosed:
+    def _end_error(self, reason: str) -> ConnectionClosed:
         """Return the error for the end of the process, with its last stderr lines."""
         lines = "\n".join(self._stderr)
-        return ConnectionClosed(f"{self.name} {what}" + (f"{STDERR_MARKER}{lines}" if lines else ""))
+        return ConnectionClosed(f"{self.name} {reason}" + (f"{STDERR_MARKER}{lines}" if lines else ""))
 
     async def close(self) -> None:
         """Close stdin, wait, send SIGTERM, wait, and kill the whole process group.

@@ -48,9 +48,9 @@ class RequestMetaEncoder:
         if not self._modern or (able is NO_CAPABILITIES and level is None):
             return self._own
         level = level or self._identity.log_level
-        kept = self._others.peek(id(able))
-        if kept is not None and kept[0] is able and kept[1] == level:
-            return kept[2]
+        cached = self._others.peek(id(able))
+        if cached is not None and cached[0] is able and cached[1] == level:
+            return cached[2]
         own = self._identity.capabilities if able is NO_CAPABILITIES else able
         identity = ClientIdentity(self._identity.info, own, level)  # type: ignore[arg-type]
         meta = jsonrpc.encode(identity.build_meta(self._revision))

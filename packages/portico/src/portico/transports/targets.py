@@ -238,11 +238,11 @@ def _parse_entry(entry: Mapping[str, Any], where: str) -> Target:
     )
 
 
-def _string_dict(table: Any, what: str) -> dict[str, str]:
+def _string_dict(table: Any, label: str) -> dict[str, str]:
     if table is None:
         return {}
     if not isinstance(table, Mapping) or not all(isinstance(value, str) for value in table.values()):
-        raise UsageError(f"`{what}` of a server entry must be an object with string values")
+        raise UsageError(f"`{label}` of a server entry must be an object with string values")
     return {str(name): _expand_variables(value) for name, value in table.items()}
 
 

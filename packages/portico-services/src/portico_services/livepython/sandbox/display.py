@@ -31,15 +31,15 @@ def replace_surrogates(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def truncate(text: str, most: int) -> str:
-    if len(text) <= most:
+def truncate(text: str, limit: int) -> str:
+    if len(text) <= limit:
         return replace_surrogates(text)
-    return replace_surrogates(text[:most]) + f"\n[… {len(text) - most:,} more characters]"
+    return replace_surrogates(text[:limit]) + f"\n[… {len(text) - limit:,} more characters]"
 
 
-def truncate_line(text: str, most: int = MAX_CELL_CHARS) -> str:
+def truncate_line(text: str, limit: int = MAX_CELL_CHARS) -> str:
     text = " ".join(text.split())
-    return replace_surrogates(text if len(text) <= most else text[: most - 1] + "…")
+    return replace_surrogates(text if len(text) <= limit else text[: limit - 1] + "…")
 
 
 # Attributes read directly from the type, since a metaclass could run code on attribute access.
@@ -76,7 +76,7 @@ def to_text(value: Any, limits: SandboxLimits) -> str:
 # JSON
 
 
-def to_json_or_none(value: Any, most: int) -> str | None:
+def to_json_or_none(value: Any, limit: int) -> str | None:
     """Return the value as JSON text, or None if it is not entirely JSON or too long.
 
     Tuples become lists, and numpy scalars numbers.
@@ -84,10 +84,10 @@ def to_json_or_none(value: Any, most: int) -> str | None:
     try:
         if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
             value = value.item()
-        if not _is_json(value, MAX_JSON_DEPTH, [most]):
+        if not _is_json(value, MAX_JSON_DEPTH, [limit]):
             return None
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        return text if len(text.encode()) <= most else None
+        return text if len(text.encode()) <= limit else None
     except (ValueError, RecursionError, MemoryError):
         return None
 
@@ -126,8 +126,8 @@ def to_table(value: Any) -> Table | None:
         # Include the index as the first column, unless it is the default 0-based range.
         named = hasattr(value, "index") and type(value.index).__name__ != "RangeIndex"
         rows = value.itertuples(index=named) if hasattr(value, "itertuples") else value.iter_rows()
-        most = MAX_COLUMNS + named
-        cells = [[_to_plain_value(cell) for cell in islice(row, most)] for row in islice(rows, MAX_ROWS)]
+        limit = MAX_COLUMNS + named
+        cells = [[_to_plain_value(cell) for cell in islice(row, limit)] for row in islice(rows, MAX_ROWS)]
         return [str(value.index.name or ""), *columns] if named else columns, cells, len(value)
     except Exception:
         return None  # an unexpected kind of frame: fall back to its repr

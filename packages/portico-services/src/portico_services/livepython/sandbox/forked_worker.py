@@ -107,21 +107,21 @@ class ForkedProcess:
         self._loop.add_reader(self._channel.fileno(), channel_readable)
         self._loop.add_reader(self._output, output_readable)
 
-    def _read(self, most: int) -> bytes | None:
+    def _read(self, limit: int) -> bytes | None:
         """Read output. Return None if none is available, and empty bytes at the end of the stream."""
         if self._output < 0:
             return None
         try:
-            return os.read(self._output, most)
+            return os.read(self._output, limit)
         except BlockingIOError:
             return None
 
-    def drain(self, most: int) -> bytes:
+    def drain(self, limit: int) -> bytes:
         parts: list[bytes] = []
         # The limit is checked per chunk: a worker could otherwise print for as long as it is drained.
-        while most > 0 and (data := self._read(CHUNK_BYTES)):
+        while limit > 0 and (data := self._read(CHUNK_BYTES)):
             parts.append(data)
-            most -= len(data)
+            limit -= len(data)
         return b"".join(parts)
 
     def send(self, data: bytes) -> None:
@@ -187,7 +187,7 @@ class ForkedProcess:
         if ran is not None and ran == self._counted_at:
             return None
         self._counted_at = ran
-        used, entries = scratch_dir.disk_usage(self.scratch, self.pid, most=limits.max_scratch_entries)
+        used, entries = scratch_dir.disk_usage(self.scratch, self.pid, limit=limits.max_scratch_entries)
         if used > limits.scratch_bytes:
             return f"it wrote more than {limits.scratch_bytes // 2**20} MiB to its directory"
         return (

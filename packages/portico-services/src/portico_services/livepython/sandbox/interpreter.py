@@ -276,13 +276,13 @@ class Interpreter:
 
     # Saved sessions
 
-    def save(self, most: int, seconds: float | None = None) -> dict[str, Any]:
+    def save(self, limit: int, seconds: float | None = None) -> dict[str, Any]:
         """Pickle the session for `saved_part`, up to `most` bytes, with `seconds` as the time limit per name."""
-        made = [(change.path, change.source) for change in self.changes if change.is_current(self.namespace)]
-        data, names, left_out = session_pickle.dump_session(self.namespace, made, seconds)
-        if len(data) > most:
+        changes = [(change.path, change.source) for change in self.changes if change.is_current(self.namespace)]
+        data, names, left_out = session_pickle.dump_session(self.namespace, changes, seconds)
+        if len(data) > limit:
             raise InspectionError(
-                f"The names of this session take {len(data):,} bytes, and at most {most:,} can be saved. "
+                f"The names of this session take {len(data):,} bytes, and at most {limit:,} can be saved. "
                 f"The largest are {session_pickle.largest_names(data)}."
             )
         from hashlib import sha256  # imported late: not available in every WebAssembly build, and needed only here

@@ -496,8 +496,8 @@ def _items(value: Any) -> list[Json]:
     for sequence in (list, tuple, range):
         if issubclass(kind, sequence):
             return [
-                _describe_member(str(place), item)
-                for place, item in enumerate(islice(sequence.__iter__(value), MAX_ITEMS))
+                _describe_member(str(position), item)
+                for position, item in enumerate(islice(sequence.__iter__(value), MAX_ITEMS))
             ]
     for collection in (set, frozenset):
         if issubclass(kind, collection):
@@ -510,7 +510,7 @@ def _items(value: Any) -> list[Json]:
 
 def complete_name(names: NameResolver, kind: str, typed: str, className: str | None = None) -> Json:
     """Return names that start with the typed text, for classes also by the last part of the name."""
-    begun = typed.lower()
+    prefix_text = typed.lower()
     if kind == "package":
         candidates: Iterator[str] = (package["name"] for package in list_packages()["packages"])
     elif kind == "method":
@@ -524,7 +524,8 @@ def complete_name(names: NameResolver, kind: str, typed: str, className: str | N
     fitting = dict.fromkeys(
         name
         for name in candidates
-        if (name.lower().startswith(begun) or f".{begun}" in name.lower()) and ("_" in begun or not _is_private(name))
+        if (name.lower().startswith(prefix_text) or f".{prefix_text}" in name.lower())
+        and ("_" in prefix_text or not _is_private(name))
     )
     return {"values": list(fitting)[:MAX_COMPLETIONS], "total": len(fitting)}
 

@@ -330,15 +330,15 @@ def _changed_members(before: dict[str, int], now: dict[str, int]) -> list[str]:
 # Patches
 
 
-def undo(made: list[Change], owner: type | types.ModuleType, selector: str) -> Change:
+def undo(changes: list[Change], owner: type | types.ModuleType, selector: str) -> Change:
     """Undo the last change of this method or function, and remove it from the list. Raises InspectionError."""
-    for at in range(len(made) - 1, -1, -1):
-        change = made[at]
+    for at in range(len(changes) - 1, -1, -1):
+        change = changes[at]
         changed = change.cls if isinstance(change, MethodPatch) else change.owner
         if changed is owner and change.selector in (selector, _private(owner, selector)):
             change.undo()
-            return made.pop(at)
-    patched = ", ".join(dict.fromkeys(f"{item.class_name}.{item.selector}" for item in made[-MAX_REPORTED_CLASSES:]))
+            return changes.pop(at)
+    patched = ", ".join(dict.fromkeys(f"{item.class_name}.{item.selector}" for item in changes[-MAX_REPORTED_CLASSES:]))
     raise InspectionError(f"{selector!r} was not changed in this session (changed: {patched or 'none'}).")
 
 
@@ -346,21 +346,21 @@ def _private(owner: type | types.ModuleType, selector: str) -> str:
     return selector if type(owner) is types.ModuleType else _selector(cast("type", owner), selector)
 
 
-def build_patch(made: Sequence[Change], projects: Sequence[str]) -> Json:
+def build_patch(changes: Sequence[Change], projects: Sequence[str]) -> Json:
     """Return the changes, and one diff that combines them."""
-    patch = "".join(_diff_files(made, projects))
+    patch = "".join(_diff_files(changes, projects))
     return {
-        "changes": [item.to_json() for item in made[-MAX_CHANGES:]],
-        "total": len(made),
+        "changes": [item.to_json() for item in changes[-MAX_CHANGES:]],
+        "total": len(changes),
         "patch": truncate(patch, MAX_PATCH_CHARS),
     }
 
 
-def _diff_files(made: Sequence[Change], projects: Sequence[str]) -> list[str]:
+def _diff_files(changes: Sequence[Change], projects: Sequence[str]) -> list[str]:
     own = defining_statements()
     before: dict[str, str] = {}
     after: dict[str, str] = {}
-    for change in made:
+    for change in changes:
         place, text, is_file = _locate_source(change, own, projects)
         changed = change.written_into(after.get(place, text))
         if changed is None:

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 DIR_ENTRY_BYTES = 256
 
 
-def disk_usage(directory: str, process: int | None = None, *, most: int) -> tuple[int, int]:
+def disk_usage(directory: str, process: int | None = None, *, limit: int) -> tuple[int, int]:
     """Return the bytes on disk and the number of entries; counting stops soon after `most` entries.
 
     With `process`, deleted files that it still has open count, too.
     """
     bytes_used = entries = 0
     pending = [directory]
-    while pending and entries <= most:
+    while pending and entries <= limit:
         for entry in _entries(pending.pop()):
             entries += 1
             try:
@@ -28,7 +28,7 @@ def disk_usage(directory: str, process: int | None = None, *, most: int) -> tupl
             bytes_used += status.st_blocks * 512 + DIR_ENTRY_BYTES
             if stat.S_ISDIR(status.st_mode):
                 pending.append(entry.path)
-            if entries > most:
+            if entries > limit:
                 break
     return bytes_used + (_unlinked_files(process) if process is not None else 0), entries
 

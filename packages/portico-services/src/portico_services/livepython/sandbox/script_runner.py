@@ -247,8 +247,10 @@ def _module(name: str, channel: ToolChannel, functions: Mapping[str, Any]) -> To
     def missing(attribute: str) -> Any:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
-        near = difflib.get_close_matches(attribute, [var for var in vars(module) if not var.startswith("_")], 3, 0.5)
-        hint = f"; did you mean {', '.join(near)}?" if near else "; find_tools lists the available tools"
+        suggestions = difflib.get_close_matches(
+            attribute, [var for var in vars(module) if not var.startswith("_")], 3, 0.5
+        )
+        hint = f"; did you mean {', '.join(suggestions)}?" if suggestions else "; find_tools lists the available tools"
         # Not an AttributeError: `from tools import …` would replace the message.
         raise ImportError(f"{name} has no {attribute!r}{hint}")
 

@@ -123,21 +123,21 @@ def argument_rules(pid: int, threads: bool) -> dict[str, Conditions]:
     return checked
 
 
-def _open_rules(place: int) -> Conditions:
+def _open_rules(position: int) -> Conditions:
     """Return the rules for opening files.
 
     O_TMPFILE is rejected, because unnamed files escape the accounting of the scratch directory. O_TRUNC requires write
     access, because before ABI 3 Landlock allows truncating a file that is only readable.
     """
     return [
-        ([ArgumentTest(place, 0, _O_TMPFILE | _O_TRUNC)], RET_ALLOW),
-        ([ArgumentTest(place, 1, _O_TMPFILE | _O_ACCMODE)], RET_ALLOW),
-        ([ArgumentTest(place, 2, _O_TMPFILE | _O_ACCMODE)], RET_ALLOW),
+        ([ArgumentTest(position, 0, _O_TMPFILE | _O_TRUNC)], RET_ALLOW),
+        ([ArgumentTest(position, 1, _O_TMPFILE | _O_ACCMODE)], RET_ALLOW),
+        ([ArgumentTest(position, 2, _O_TMPFILE | _O_ACCMODE)], RET_ALLOW),
     ]
 
 
-def _null_argument(place: int) -> ArgumentTest:
-    return ArgumentTest(place, 0, pointer=True)
+def _null_argument(position: int) -> ArgumentTest:
+    return ArgumentTest(position, 0, pointer=True)
 
 
 def build_filter(machine: Architecture, pid: int, *, threads: bool = False) -> list[Instruction]:

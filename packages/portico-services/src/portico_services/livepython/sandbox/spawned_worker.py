@@ -55,7 +55,7 @@ class SpawnedProcess(asyncio.SubprocessProtocol):
         if pipe is not None and not pipe.is_closing():
             cast("asyncio.WriteTransport", pipe).write(data)
 
-    def drain(self, most: int) -> bytes:
+    def drain(self, limit: int) -> bytes:
         return b""
 
     def suspend(self) -> None:

@@ -61,7 +61,7 @@ class WorkerTransport(Protocol):
 
     def send(self, data: bytes) -> None: ...
 
-    def drain(self, most: int) -> bytes:
+    def drain(self, limit: int) -> bytes:
         """Return printed output that was not read yet, up to `most` bytes."""
 
     def suspend(self) -> None:
@@ -382,13 +382,13 @@ class PythonWorker:
         """Check usage once after each request, and repeatedly during one."""
         if self.has_ended:
             return  # it ended in between, and perhaps the event loop with it
-        began = self._loop.time()
+        started_at = self._loop.time()
         excess = await asyncio.to_thread(self.ends.limit_exceeded, self.limits)
         self._looking = None
         if excess is not None:
             self.kill(excess)
         elif self.reason is None and self._waiting is not None:
-            self._schedule_usage_check(self._loop.time() - began)
+            self._schedule_usage_check(self._loop.time() - started_at)
 
 
 def _signal_description(number: int) -> str:

@@ -81,7 +81,7 @@ async def plan_consolidation(
     *,
     strategy: Strategy,
     similarity: float = DEFAULT_SIMILARITY,
-    least: int = 2,
+    minimum: int = 2,
     ask: ModelCaller | None = None,
     include_conflicts: bool = False,
 ) -> ConsolidationPlan:
@@ -91,7 +91,7 @@ async def plan_consolidation(
     left_out: set[str] = set()
     while True:
         candidates = [item for item in result if item.id not in left_out]
-        groups = (await asyncio.to_thread(_group_similar, candidates, similarity, max(least, 2)))[:MAX_CLUSTERS]
+        groups = (await asyncio.to_thread(_group_similar, candidates, similarity, max(minimum, 2)))[:MAX_CLUSTERS]
         # Excluding memories changes the groups, so grouping is repeated until no contradiction is left.
         opposed = set() if include_conflicts else await _find_contradicting(memories, groups)
         if not opposed:
@@ -141,7 +141,7 @@ async def _cluster(group: list[MemoryRecord], strategy: Strategy, ask: ModelCall
     return DuplicateCluster(ordered, enrichment.extractive_summary(contents), "local")
 
 
-def _group_similar(memories: Sequence[MemoryRecord], similarity: float, least: int) -> list[list[MemoryRecord]]:
+def _group_similar(memories: Sequence[MemoryRecord], similarity: float, minimum: int) -> list[list[MemoryRecord]]:
     """Return groups of similar records within a scope. Only records with common words are compared."""
     words = [frozenset(near_duplicates.tokenize(item.content[:5000])) for item in memories]
     leader = list(range(len(memories)))
@@ -165,7 +165,7 @@ def _group_similar(memories: Sequence[MemoryRecord], similarity: float, least: i
     groups: dict[int, list[MemoryRecord]] = defaultdict(list)
     for here, item in enumerate(memories):
         groups[_first(leader, here)].append(item)
-    fine = [group[:MAX_CLUSTER_SIZE] for group in groups.values() if len(group) >= least]
+    fine = [group[:MAX_CLUSTER_SIZE] for group in groups.values() if len(group) >= minimum]
     return sorted(fine, key=lambda group: (-len(group), group[0].id))
 
 
@@ -183,7 +183,7 @@ async def apply_consolidation(memories: MemoryStore, made: ConsolidationPlan, *,
     now = timestamps.now_ms()
 
     def write(tx: Transaction) -> ConsolidationOutcome:
-        kept: list[str] = []
+        remaining: list[str] = []
         superseded: list[str] = []
         for cluster in made.clusters:
             current = records.fetch(tx, [member.id for member in cluster.members])
@@ -201,9 +201,9 @@ async def apply_consolidation(memories: MemoryStore, made: ConsolidationPlan, *,
                     mutations.update(tx, member, after, "consolidated", who=who, reason=_format_reason(run, joined.id))
                 )
             _record_run(tx, run, changed, joined.id)
-            kept.append(joined.id)
+            remaining.append(joined.id)
             superseded += [member.id for member in gone]
-        return ConsolidationOutcome(run, kept, superseded)
+        return ConsolidationOutcome(run, remaining, superseded)
 
     return await memories.write(write)
 

@@ -154,7 +154,7 @@ class ExtraTools:
             filter,
             strategy=strategy,
             similarity=similarity,
-            least=min_memories,
+            minimum=min_memories,
             ask=self._models.for_call(ctx),
             include_conflicts=include_conflicts,
         )
@@ -163,8 +163,8 @@ class ExtraTools:
         contradicting = self._about_conflicts(plan.left_out)
         groups = [
             # A preview: the full text is written when the plan is applied.
-            Group([item.id for item in each.members], texts.truncate_preview(each.content, 500), each.by)
-            for each in plan.clusters
+            Group([item.id for item in parameter.members], texts.truncate_preview(parameter.content, 500), parameter.by)
+            for parameter in plan.clusters
         ]
         if dry_run:
             note = (

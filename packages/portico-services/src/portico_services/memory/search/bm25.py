@@ -132,10 +132,10 @@ class TermMatches:
         doc_ids |= dict.fromkeys(named.newest)
         self.add(named.term, Postings(list(doc_ids), [WEIGHT_SCALE << 1] * len(doc_ids)), named.memories)
 
-    def collect_threads(self, most: int) -> list[tuple[int, int]]:
+    def collect_threads(self, limit: int) -> list[tuple[int, int]]:
         """Return the best `most` matches and record the matches of their threads."""
         best, together = self.thread_best, self.thread_masks
-        leading = self.top(most)
+        leading = self.top(limit)
         for value, doc_id in leading:
             thread = doc_id >> id_allocator.POSITION_BITS
             if thread in best:
@@ -153,16 +153,16 @@ class TermMatches:
                 sums[section] = sums.get(section, 0) + (value >> shift)
                 masks[section] = masks.get(section, 0) | value
 
-    def candidates(self, most: int, results_needed: int | None = None) -> list[int]:
+    def candidates(self, limit: int, results_needed: int | None = None) -> list[int]:
         """Return the document ids for the second stage: the best matches and their neighbours.
 
         If only `wanted` results are needed, candidates with a low estimate are dropped.
         """
-        leading = self.collect_threads(most)
+        leading = self.collect_threads(limit)
         get, thread_best = self.scores.get, self.thread_best
         head_shift, bits, heads = self.head_shift, self.bits, MaskSums(self._head_weights())
         in_threads = [doc_id for _, doc_id in leading if doc_id & _POSITION_MASK != id_allocator.ALONE]
-        best = [doc_id for _, doc_id in leading[: most // 2] if doc_id & _POSITION_MASK != id_allocator.ALONE]
+        best = [doc_id for _, doc_id in leading[: limit // 2] if doc_id & _POSITION_MASK != id_allocator.ALONE]
         # A reply often answers a matching message without repeating its words, so neighbours of the best half become
         # candidates too. Position 0 has no predecessor.
         neighbours = {doc_id + step for doc_id in best for step in (1, 2, -1) if doc_id & _POSITION_MASK or step > 0}
@@ -183,25 +183,25 @@ class TermMatches:
             if doc_id & _POSITION_MASK == id_allocator.ALONE
         ]
         alone.sort(reverse=True)
-        ranked += alone[: math.ceil(_STANDALONE_SHARE * most)]
+        ranked += alone[: math.ceil(_STANDALONE_SHARE * limit)]
         ranked.sort(reverse=True)
-        del ranked[most:]
+        del ranked[limit:]
         if results_needed is not None and len(ranked) > _MIN_CANDIDATES_PER_RESULT * results_needed:
             least = RERANK_CUTOFF * ranked[results_needed - 1][0]
             while len(ranked) > _MIN_CANDIDATES_PER_RESULT * results_needed and ranked[-1][0] < least:
                 ranked.pop()
         return [doc_id for _, doc_id in ranked]
 
-    def top(self, most: int) -> list[tuple[int, int]]:
+    def top(self, limit: int) -> list[tuple[int, int]]:
         """Return the highest packed scores with their document ids; on a tie, the newest first."""
         by_seat = self.scores
-        doc_ids = self._prefilter_top(most) if len(by_seat) > 8 * most else list(by_seat)
+        doc_ids = self._prefilter_top(limit) if len(by_seat) > 8 * limit else list(by_seat)
         # Postings arrive sorted, and two sorts of integers are faster than one sort of pairs.
         doc_ids.sort(reverse=True)
         doc_ids.sort(key=by_seat.__getitem__, reverse=True)
-        return [(by_seat[doc_id], doc_id) for doc_id in doc_ids[:most]]
+        return [(by_seat[doc_id], doc_id) for doc_id in doc_ids[:limit]]
 
-    def _prefilter_top(self, most: int) -> list[int]:
+    def _prefilter_top(self, limit: int) -> list[int]:
         """Return at least `most` of the documents with the highest scores.
 
         The threshold comes from a sample of one in eight: it is chosen so that about twice as many documents reach it.
@@ -209,9 +209,9 @@ class TermMatches:
         # `most // 4` in a sample of one in eight stands for twice `most` in the whole. Too high a threshold is possible
         # with an unlucky sample; then everything is sorted.
         sample = sorted(list(self.scores.values())[::8], reverse=True)
-        least = sample[most // 4]
+        least = sample[limit // 4]
         high = [doc_id for doc_id, value in self.scores.items() if value >= least]
-        return high if len(high) >= most else list(self.scores)
+        return high if len(high) >= limit else list(self.scores)
 
     def is_adjacent_match(self, doc_id: int) -> bool:
         """Return whether a memory, or one adjacent to it, matches a query term or a synonym."""
@@ -316,7 +316,7 @@ def _adjacent_doc_ids(doc_ids: Iterable[int]) -> set[int]:
     }
 
 
-def most_similar(tx: Transaction, terms: Mapping[str, float], scope: int, memories: int, most: int) -> list[int]:
+def most_similar(tx: Transaction, terms: Mapping[str, float], scope: int, memories: int, limit: int) -> list[int]:
     """Return the documents of a scope that share the most terms with a text.
 
     Only the longest terms are read: a near-duplicate contains the rare terms, and long words are seldom frequent.
@@ -330,8 +330,8 @@ def most_similar(tx: Transaction, terms: Mapping[str, float], scope: int, memori
         for _, doc_id, weight in postings:
             by_seat[doc_id] = get(doc_id, 0) + contribution[weight]
     # Near-duplicates share most of their terms, so they share at least some of the long ones.
-    least = math.ceil(len(term_matches.term_order) / 4)
-    return [doc_id for value, doc_id in term_matches.top(most) if (value & term_matches.bits).bit_count() >= least]
+    minimum = math.ceil(len(term_matches.term_order) / 4)
+    return [doc_id for value, doc_id in term_matches.top(limit) if (value & term_matches.bits).bit_count() >= minimum]
 
 
 def _match_rare_terms(
@@ -426,12 +426,12 @@ def _read_postings(tx: Transaction, terms: Sequence[str], scopes: Sequence[int] 
     return {terms[number]: Postings(doc_ids, weights) for number, doc_ids, weights in rows if doc_ids}
 
 
-def _postings_of(tx: Transaction, term: str, scopes: Sequence[int] | None, most: int) -> Postings:
+def _postings_of(tx: Transaction, term: str, scopes: Sequence[int] | None, limit: int) -> Postings:
     """Return the newest `most` postings of a term."""
     source, values = scope_ranges(scopes)
     newest = f"select p.seat, p.weight from {source} p.term = :term order by {order_newest_first(scopes)} limit :most"
     sql = f"select {DOC_IDS_SQL}, {WEIGHTS_SQL} from ({newest}) as p"
-    return Postings(*tx.fetch_one(tuple[list[int], list[int]], sql, {"term": term, "most": most, **values}))
+    return Postings(*tx.fetch_one(tuple[list[int], list[int]], sql, {"term": term, "most": limit, **values}))
 
 
 # The postings of one of several terms within a scope. For a frequent term, which has a posting beyond the limit, the

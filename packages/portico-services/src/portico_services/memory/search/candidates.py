@@ -102,10 +102,12 @@ def retrieve_candidates(tx: Transaction, request: RetrievalRequest) -> Candidate
             else query_embedding.nearest_neighbours(tx, request.scopes, MAX_VECTOR_CANDIDATES)
         )
         # Three candidates per result at least, so that a large page is reranked too and not only cut off.
-        most = max(MAX_CANDIDATES if memories > SMALL_SCOPE_MEMORIES else MAX_CANDIDATES_SMALL_SCOPE, 3 * request.limit)
+        limit = max(
+            MAX_CANDIDATES if memories > SMALL_SCOPE_MEMORIES else MAX_CANDIDATES_SMALL_SCOPE, 3 * request.limit
+        )
         # With a condition, the number of candidates that remain is not known in advance, so none are dropped early.
         choose = matches.candidates if request.condition else partial(matches.candidates, results_needed=request.limit)
-        candidates = reader.read_until(choose, most, [*synonym_ids, *nearest])
+        candidates = reader.read_until(choose, limit, [*synonym_ids, *nearest])
     else:
         candidates = reader.read_ids(request.among)
         doc_ids = [candidate[0] for candidate in candidates]
@@ -196,23 +198,23 @@ class CandidateReader:
         if request.condition:
             self._where += f" and ({request.condition})"
 
-    def read_until(self, choose: Callable[[int], list[int]], most: int, also: Sequence[int] = ()) -> list[Candidate]:
+    def read_until(self, choose: Callable[[int], list[int]], limit: int, also: Sequence[int] = ()) -> list[Candidate]:
         """Return the candidates that `choose` selects.
 
         If the condition leaves too few of them, `choose` is called again with a larger limit.
         """
         fetched: dict[int, Candidate | None] = {}
         while True:
-            chosen = choose(most)
+            chosen = choose(limit)
             requested = dict.fromkeys([*chosen, *also])
             fresh = [doc_id for doc_id in requested if doc_id not in fetched]
             fetched |= dict.fromkeys(fresh) | {candidate[0]: candidate for candidate in self._candidates("seat", fresh)}
             result = [candidate for candidate in map(fetched.__getitem__, requested) if candidate is not None]
             # Fewer chosen than asked for means that the matches are exhausted, so a larger limit would return the same.
-            if len(result) >= self._search.limit or len(chosen) < most or not self._search.condition:
+            if len(result) >= self._search.limit or len(chosen) < limit or not self._search.condition:
                 return result
-            most *= 4
-            if most > max(MAX_CANDIDATES_FILTERED, 4 * self._search.limit):
+            limit *= 4
+            if limit > max(MAX_CANDIDATES_FILTERED, 4 * self._search.limit):
                 return result
 
     def read_ids(self, ids: Sequence[str]) -> list[Candidate]:

@@ -46,7 +46,7 @@ class EmbeddingsUnavailable(PorticoError):
 class Encoder(Protocol):
     """Embedding model. Its vectors have unit length."""
 
-    def encode(self, texts: Sequence[str], most: int) -> Sequence[Array]: ...
+    def encode(self, texts: Sequence[str], limit: int) -> Sequence[Array]: ...
 
 
 class EmbeddingIndex:
@@ -112,7 +112,7 @@ class QueryEmbedding:
         self._index = index
         self._vector = vector
 
-    def nearest_neighbours(self, tx: Transaction, scopes: Sequence[int] | None, most: int) -> list[int]:
+    def nearest_neighbours(self, tx: Transaction, scopes: Sequence[int] | None, limit: int) -> list[int]:
         """Return the documents with the smallest Hamming distance to the query, nearest first."""
         import numpy as np
 
@@ -127,10 +127,10 @@ class QueryEmbedding:
         for column, query_bits in zip(signs.T, binary_quantize(self._vector), strict=True):
             differ += np.bitwise_count(column ^ query_bits)
         # A partition finds the threshold in linear time; only the few documents below it are sorted.
-        near = differ <= np.partition(differ, most - 1)[most - 1] if len(differ) > most else differ >= 0
+        near = differ <= np.partition(differ, limit - 1)[limit - 1] if len(differ) > limit else differ >= 0
         everyone, differ = everyone[near], differ[near]
         # On a tie, the newer memory first.
-        chosen = np.lexsort((-everyone, differ))[:most]
+        chosen = np.lexsort((-everyone, differ))[:limit]
         return list(dict.fromkeys(everyone[chosen].tolist()))
 
     def cosine_similarity(self, tx: Transaction, candidates: Sequence[int]) -> dict[int, float]:
@@ -160,14 +160,14 @@ def create_pending_index(tx: Transaction) -> None:
     tx.execute(f"create index if not exists memory_seat_model on memory_seat (model, seat) where kind <> {NO_ID}")
 
 
-async def embed_pending(db: Database, index: EmbeddingIndex, most: int = ENCODE_BATCH_SIZE) -> int:
+async def embed_pending(db: Database, index: EmbeddingIndex, limit: int = ENCODE_BATCH_SIZE) -> int:
     """Embed up to `most` memories without an embedding and return how many were embedded. Call it until it returns
     0.
     """
     # Hooks recall without an event loop, and importing asyncio takes half of their run time.
     import asyncio
 
-    waiting = await db.read(lambda tx: _pending_passages(tx, index.name, most))
+    waiting = await db.read(lambda tx: _pending_passages(tx, index.name, limit))
     if not waiting:
         return 0
     # Between the two transactions, so that no writer waits for the model. `_store_vectors` compares the texts again.
@@ -185,14 +185,14 @@ def build_passage(own: str, before: str | None) -> str:
     return f"{' '.join(strip_code(before[-8 * MAX_CONTEXT_CHARS :]).split())[-MAX_CONTEXT_CHARS:]}\n{text}"
 
 
-def _pending_passages(tx: Transaction, model: str, most: int) -> dict[int, str]:
+def _pending_passages(tx: Transaction, model: str, limit: int) -> dict[int, str]:
     """Return the passages to embed by document id: memories without an embedding first, then those embedded by another
     model.
     """
     sql = f"select seat from memory_seat where kind <> {NO_ID} and {{}} order by seat desc limit :most"
-    chosen = tx.fetch_all(int, sql.format("model is null"), {"most": most})
+    chosen = tx.fetch_all(int, sql.format("model is null"), {"most": limit})
     if not chosen:
-        chosen = tx.fetch_all(int, sql.format("(model < :model or model > :model)"), {"most": most, "model": model})
+        chosen = tx.fetch_all(int, sql.format("(model < :model or model > :model)"), {"most": limit, "model": model})
     return _load_passages(tx, chosen)
 
 
@@ -230,18 +230,18 @@ def _store_vectors(tx: Transaction, model: str, done: list[tuple[int, str, Array
     sql = "select seat from memory_seat where seat in :seats order by seat for update"
     locked = tx.fetch_all(int, sql, {"seats": [doc_id for doc_id, _, _ in done]})
     passages = _load_passages(tx, locked)
-    kept = [(doc_id, vector) for doc_id, text, vector in done if passages.get(doc_id) == text]
-    doc_ids = {"seats": [doc_id for doc_id, _ in kept]}
+    remaining = [(doc_id, vector) for doc_id, text, vector in done if passages.get(doc_id) == text]
+    doc_ids = {"seats": [doc_id for doc_id, _ in remaining]}
     tx.execute("delete from memory_sign where seat in :seats", doc_ids)
     replaced = tx.execute("delete from memory_vector where seat in :seats", doc_ids)
-    counters.adjust(tx, "vector", {"": len(kept) - replaced})
+    counters.adjust(tx, "vector", {"": len(remaining) - replaced})
     tx.execute_many(
         "insert into memory_vector (seat, model, scale, vector) values (?, ?, ?, ?)",
-        [(doc_id, model, *_int8_quantize(vector)) for doc_id, vector in kept],
+        [(doc_id, model, *_int8_quantize(vector)) for doc_id, vector in remaining],
     )
     tx.execute_many(
         "insert into memory_sign (seat, model, signs) values (?, ?, ?)",
-        [(doc_id, model, binary_quantize(vector).tobytes()) for doc_id, vector in kept],
+        [(doc_id, model, binary_quantize(vector).tobytes()) for doc_id, vector in remaining],
     )
     tx.execute("update memory_seat set model = :model where seat in :seats", {"model": model, **doc_ids})
 

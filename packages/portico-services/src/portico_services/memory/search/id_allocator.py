@@ -32,9 +32,9 @@ SCOPE_SHIFT = _THREAD_BITS + POSITION_BITS
 SCOPE = 1 << SCOPE_SHIFT
 
 
-def make_doc_id(scope: int, thread: int, place: int) -> int:
+def make_doc_id(scope: int, thread: int, position: int) -> int:
     """Return the document id of a position in a thread."""
-    return (scope << _THREAD_BITS | thread) << POSITION_BITS | place
+    return (scope << _THREAD_BITS | thread) << POSITION_BITS | position
 
 
 def scope_from_doc_id(doc_id: int) -> int:
@@ -177,8 +177,8 @@ class IdAllocator:
         )
         # A name can have several threads if earlier ones were full. They are ordered by number, so the last one wins.
         for name, number, doc_id, marks in rows:
-            place = 0 if doc_id is None else place_of(doc_id) + 1
-            self._threads[scope, name] = (number, place, bool((marks or 0) & IS_QUESTION))
+            position = 0 if doc_id is None else place_of(doc_id) + 1
+            self._threads[scope, name] = (number, position, bool((marks or 0) & IS_QUESTION))
 
     def _open_thread(self, scope: int, name: str) -> int:
         number = self._new_thread(scope)

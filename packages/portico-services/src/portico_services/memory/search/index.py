@@ -81,11 +81,11 @@ def remove_documents(tx: Transaction, memories: Sequence[MemoryRecord]) -> None:
     result = dict(tx.fetch_all(tuple[str, int], sql, {"ids": [memory.id for memory in memories]}))
     if not result:
         return
-    gone = [
+    removed = [
         (term, result[memory.id]) for memory in memories if memory.id in result for term in analyze_record(memory).terms
     ]
     places = {"seats": list(result.values())}
-    if tx.execute_many("delete from memory_posting where term = ? and seat = ?", sorted(gone)) < len(gone):
+    if tx.execute_many("delete from memory_posting where term = ? and seat = ?", sorted(removed)) < len(removed):
         # Some postings remain: the text was tokenized differently when it was indexed, for example by a Python with an
         # older Unicode database. This statement scans the whole table.
         tx.execute("delete from memory_posting where seat in :seats", places)

@@ -58,7 +58,7 @@ def reset(tx: Transaction) -> None:
     _save_progress(tx, _START)
 
 
-def build_batch(tx: Transaction, most: int = BUILD_BATCH_SIZE) -> int:
+def build_batch(tx: Transaction, limit: int = BUILD_BATCH_SIZE) -> int:
     """Index the next batch and return its size; 0 means that the index is complete."""
     reached = _load_progress(tx)
     if reached.format != INDEX_FORMAT:
@@ -71,11 +71,11 @@ def build_batch(tx: Transaction, most: int = BUILD_BATCH_SIZE) -> int:
         f"{SELECT_SQL} where at >= :at and (at, coalesce(place, 0), id) > (:at, :place, :memory) and status in "
         ":current "
         "order by at, coalesce(place, 0), id limit cast(:most as bigint)",
-        {**asdict(reached), "current": list(CURRENT_STATUSES), "most": most},
+        {**asdict(reached), "current": list(CURRENT_STATUSES), "most": limit},
     )
     # Memories captured during the build may be indexed already, hence `before`.
     index_documents(tx, rows, before=rows)
-    last = rows[-1] if len(rows) == most else None
+    last = rows[-1] if len(rows) == limit else None
     _save_progress(
         tx, _BuildProgress() if last is None else _BuildProgress(at=last.at, place=last.place or 0, memory=last.id)
     )

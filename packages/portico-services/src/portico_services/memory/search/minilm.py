@@ -53,9 +53,9 @@ class MiniLM:
         self._norm = _Norm(tensors, "embeddings.LayerNorm")
         self._layers = [_Layer(tensors, f"encoder.layer.{number}.") for number in range(LAYERS)]
 
-    def encode(self, texts: Sequence[str], most: int = MAX_SEQUENCE_TOKENS) -> list[Array]:
+    def encode(self, texts: Sequence[str], limit: int = MAX_SEQUENCE_TOKENS) -> list[Array]:
         """Return the embeddings of texts, in order."""
-        return encode_in_batches([self._pieces.encode(text, most) for text in texts], self._encode_batch)
+        return encode_in_batches([self._pieces.encode(text, limit) for text in texts], self._encode_batch)
 
     def _encode_batch(self, texts: Sequence[list[int]]) -> Iterator[Array]:
         """Yield the embeddings of token sequences sorted by length."""
@@ -63,7 +63,7 @@ class MiniLM:
 
         runs = _equal_length_runs([len(text) for text in texts])
         states = self._words[[number for text in texts for number in text]]
-        states += self._places[[place for text in texts for place in range(len(text))]]
+        states += self._places[[position for text in texts for position in range(len(text))]]
         states = self._norm(states)
         for layer in self._layers:
             states = layer(states, runs)
@@ -90,11 +90,11 @@ def encode_in_batches(
     numbers: Sequence[list[int]], encoded: Callable[[Sequence[list[int]]], Iterable[Array]]
 ) -> list[Array]:
     """Return embeddings in the order of `numbers`; `encoded` receives batches sorted by length."""
-    order = sorted(range(len(numbers)), key=lambda place: len(numbers[place]))
+    order = sorted(range(len(numbers)), key=lambda position: len(numbers[position]))
     result: dict[int, Array] = {}
     for lot in _batches(order, numbers):
-        result.update(zip(lot, encoded([numbers[place] for place in lot]), strict=True))
-    return [result[place] for place in range(len(numbers))]
+        result.update(zip(lot, encoded([numbers[position] for position in lot]), strict=True))
+    return [result[position] for position in range(len(numbers))]
 
 
 def position_embeddings(tensors: dict[str, Array]) -> Array:

@@ -38,9 +38,9 @@ class Int8MiniLM:
             # One thread per worker: one worker embeds memories in the background while the other serves queries.
             self._encoder = ctranslate2.Encoder(place, compute_type="int8", intra_threads=1, inter_threads=2)
 
-    def encode(self, texts: Sequence[str], most: int = MAX_SEQUENCE_TOKENS) -> list[Array]:
+    def encode(self, texts: Sequence[str], limit: int = MAX_SEQUENCE_TOKENS) -> list[Array]:
         """Return the embeddings of texts, in order."""
-        return encode_in_batches([self._pieces.encode(text, most) for text in texts], self._encode_batch)
+        return encode_in_batches([self._pieces.encode(text, limit) for text in texts], self._encode_batch)
 
     def _encode_batch(self, texts: Sequence[list[int]]) -> Iterator[Array]:
         import numpy as np

@@ -24,14 +24,14 @@ class WordPieceTokenizer:
         self._numbers = {piece: number for number, piece in enumerate(lines) if piece}
         self._pieces = lru_cache(16384)(self._split_word)
 
-    def encode(self, text: str, most: int) -> list[int]:
+    def encode(self, text: str, limit: int) -> list[int]:
         """Return the token ids of a text, at most `most` including the start and end tokens."""
         results: list[int] = [self._numbers[_BOOTSTRAP]]
         for word in _basic_tokens(text):
             results += self._pieces(word)
-            if len(results) >= most:
+            if len(results) >= limit:
                 break
-        return [*results[: most - 1], self._numbers[_SEP]]
+        return [*results[: limit - 1], self._numbers[_SEP]]
 
     def _split_word(self, word: str) -> tuple[int, ...]:
         """Return the token ids of a word by greedy longest-match."""

@@ -25,7 +25,7 @@ _Rank = tuple[float, int, str]
 
 
 def search_as_of(
-    tx: Transaction, words: str, filter: MemoryFilter, moment: int, most: int
+    tx: Transaction, words: str, filter: MemoryFilter, moment: int, limit: int
 ) -> list[tuple[MemoryRecord, float]]:
     """Search the memories as of `moment` and return the best matches first, or the newest if there is no query.
 
@@ -36,9 +36,9 @@ def search_as_of(
     scored: dict[str, MemoryRecord] = {}
     best: list[_Rank] = []
 
-    def add_candidate(item: MemoryRecord, least: float = 0.0) -> None:
-        rank = (max(least, retrieval.term_coverage(item, terms)), item.at, item.id)
-        if len(best) < most:
+    def add_candidate(item: MemoryRecord, minimum: float = 0.0) -> None:
+        rank = (max(minimum, retrieval.term_coverage(item, terms)), item.at, item.id)
+        if len(best) < limit:
             heapq.heappush(best, rank)
         # `best` is a min-heap of bounded size, so its first entry is the worst result so far.
         elif rank > best[0]:
@@ -47,7 +47,7 @@ def search_as_of(
             return
         scored[item.id] = item
 
-    for item, is_like in _unchanged_since(tx, words, filter, moment, most):
+    for item, is_like in _unchanged_since(tx, words, filter, moment, limit):
         add_candidate(item, reranker.MIN_STRONG_SHARE if is_like else 0.0)
     for item in _changed_since(tx, filter, moment):
         add_candidate(item)
@@ -58,15 +58,15 @@ def search_as_of(
 
 
 def _unchanged_since(
-    tx: Transaction, words: str, filter: MemoryFilter, moment: int, most: int
+    tx: Transaction, words: str, filter: MemoryFilter, moment: int, limit: int
 ) -> list[tuple[MemoryRecord, bool]]:
     """Return the memories unchanged since `moment`, and whether the index considers each a good match."""
     # A memory can be dated later than it was stored, by at most the clock skew that validation allows.
     until = moment + validation.MAX_CLOCK_SKEW_MS
     bounded = replace(filter, known_at=moment, until=until if filter.until is None else min(until, filter.until))
     if not words:
-        return [(memory, False) for memory in listing.list_memories(tx, bounded, limit=most, at=moment)]
-    scored = retrieval.retrieve(tx, words, bounded, most, at=moment, mode="text")
+        return [(memory, False) for memory in listing.list_memories(tx, bounded, limit=limit, at=moment)]
+    scored = retrieval.retrieve(tx, words, bounded, limit, at=moment, mode="text")
     existing = records.fetch_existing(tx, [memory.memory for memory in scored])
     return [(existing[memory.memory], not memory.is_weak) for memory in scored]
 

@@ -95,12 +95,12 @@ def _scan_sql(
 
 
 def count_memories(
-    tx: Transaction, filter: MemoryFilter, *, statuses: tuple[str, ...] = CURRENT_STATUSES, at: int, most: int
+    tx: Transaction, filter: MemoryFilter, *, statuses: tuple[str, ...] = CURRENT_STATUSES, at: int, limit: int
 ) -> int:
     """Count the matches of a filter, up to `most`."""
     sql, values = _scan_sql(tx, filter, statuses, None)
     return tx.fetch_one(
         int,
         f"select count(*) from (select 1 from ({sql}) as streams limit cast(:most as bigint)) as counted",
-        {**values, "reach": most, "most": most, "now": at},
+        {**values, "reach": limit, "most": limit, "now": at},
     )

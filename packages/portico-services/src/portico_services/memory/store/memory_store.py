@@ -314,7 +314,7 @@ class MemoryStore:
             )
         if retrieval.needs_full_scan(filter):
             most = retrieval.MAX_SCAN
-            if await self.read(lambda tx: listing.count_memories(tx, filter, at=now, most=most + 1)) > most:
+            if await self.read(lambda tx: listing.count_memories(tx, filter, at=now, limit=most + 1)) > most:
                 note = f"Only the newest {most:,} memories that are not current were searched. Narrow the filter."
                 page = replace(page, note=note)
         return page

@@ -65,15 +65,15 @@ def duplicate_threshold(namespace: str) -> float:
     return DUPLICATE_THRESHOLDS.get(namespace, DEFAULT_DUPLICATE_THRESHOLD)
 
 
-def is_near_duplicate(item: TokenizedText, other: TokenizedText, least: float) -> bool:
+def is_near_duplicate(item: TokenizedText, other: TokenizedText, minimum: float) -> bool:
     """Return whether the similarity is at least `least`."""
     common = len(item.token_set & other.token_set)
     # Upper bound: all bigrams of the shorter text are common. It is nearly always too low, which saves the exact
     # computation.
     pairs = min(len(item.tokens), len(other.tokens)) - 1
-    if pairs >= 0 and (common + pairs) / (len(item.token_set) + len(other.token_set) - common + pairs) < least:
+    if pairs >= 0 and (common + pairs) / (len(item.token_set) + len(other.token_set) - common + pairs) < minimum:
         return False
-    return _jaccard(item, other) >= least
+    return _jaccard(item, other) >= minimum
 
 
 def find_contradiction(item: str, other: str) -> str | None:

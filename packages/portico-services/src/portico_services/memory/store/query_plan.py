@@ -57,10 +57,10 @@ def selective_ids_by_condition(tx: Transaction, filter: MemoryFilter) -> list[st
     """Return the same as `selective_ids`, without considering the scopes of the filter."""
     indexed = list(_index_lookups(filter))[: 2 * MAX_PLANNED_CONDITIONS]
     # Two passes: a condition with few matches is found before a larger one is read completely.
-    for most in (MAX_SELECTIVE_ROWS, MAX_FULL_READ_ROWS):
+    for limit in (MAX_SELECTIVE_ROWS, MAX_FULL_READ_ROWS):
         for sql, values in indexed:
-            ids = tx.fetch_all(str, f"{sql} limit {most + 1}", values)
-            if len(ids) <= most:
+            ids = tx.fetch_all(str, f"{sql} limit {limit + 1}", values)
+            if len(ids) <= limit:
                 return list(dict.fromkeys(ids))
     return None
 
@@ -84,7 +84,7 @@ def plan_scans(
     scopes = _scopes(tx, filter, statuses)
     if scopes is not None and (narrowest is None or sum(memories for *_, memories in scopes) < least):
         rest = [item for item in filter.conditions if item.key not in SCOPE_KEYS]
-        result = [_scan_of_scope(number, *place) for number, (_, *place, _) in enumerate(scopes)]
+        result = [_scan_of_scope(number, *position) for number, (_, *position, _) in enumerate(scopes)]
         return result, replace(filter, conditions=tuple(rest), homes=(), owner=None)
     if narrowest is None:
         return [OrderedScan()], filter

@@ -78,16 +78,16 @@ class ContentScreen:
 
     def scan(self, texts: Iterable[str]) -> ContentScreenResult:
         """Screen texts separately, so that adjacent texts cannot form a finding. Raises `ContentBlocked`."""
-        kept: list[str] = []
+        remaining: list[str] = []
         hidden: set[str] = set()
         seen: set[str] = set()
         blocked: set[str] = set()
         for text in texts:
             if not text:
-                kept.append(text)
+                remaining.append(text)
                 continue
             screened = screening.screen(text, self.describe, count_allowed=True)
-            kept.append(screened.text or "")
+            remaining.append(screened.text or "")
             hidden |= screened.redacted.keys()
             seen |= screened.allowed.keys()
             blocked |= screened.blocked.keys()
@@ -97,7 +97,7 @@ class ContentScreen:
                 "instead of the value.",
                 found=sorted(blocked),
             )
-        return ContentScreenResult(kept, sorted(hidden), sorted(seen))
+        return ContentScreenResult(remaining, sorted(hidden), sorted(seen))
 
     def screen_text(self, text: str) -> tuple[str, list[str]]:
         """Return the text as it may be stored and the names of redacted findings. Call it in a thread, or for short

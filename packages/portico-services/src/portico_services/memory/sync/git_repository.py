@@ -249,9 +249,9 @@ class GitRepository:
         fields = self._read_bounded(words, MAX_LISTING_BYTES).decode(errors="replace").split("\0")
         # `:100644 100644 before after M`, followed by the path.
         pairs = [(about.split(), path) for about, path in zip(fields[::2], fields[1::2], strict=False)]
-        kept = [(path, about[1], about[3]) for about, path in pairs if about[4:] != ["D"]]
-        sizes = self._sizes(sha for _, mode, sha in kept if mode in _FILE_MODES)
-        result = [_Entry(path, mode, sha, sizes.get(sha, "")) for path, mode, sha in kept]
+        remaining = [(path, about[1], about[3]) for about, path in pairs if about[4:] != ["D"]]
+        sizes = self._sizes(sha for _, mode, sha in remaining if mode in _FILE_MODES)
+        result = [_Entry(path, mode, sha, sizes.get(sha, "")) for path, mode, sha in remaining]
         return _classify_entries(result, names)._replace(removed=[path for about, path in pairs if about[4:] == ["D"]])
 
     def _sizes(self, shas: Iterable[str]) -> dict[str, str]:
@@ -349,7 +349,7 @@ class GitRepository:
             raise _git_error(words[0], done)
         return done.stdout
 
-    def _read_bounded(self, words: Sequence[str], most: int) -> bytes:
+    def _read_bounded(self, words: Sequence[str], limit: int) -> bytes:
         """Run a command and return its output. Raises `SyncError` if it exceeds `most` bytes."""
         with subprocess.Popen(
             self._command(words), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_environment(self._private)
@@ -360,8 +360,8 @@ class GitRepository:
             late.start()
             try:
                 assert process.stdout is not None
-                output = process.stdout.read(most + 1)
-                if len(output) > most:
+                output = process.stdout.read(limit + 1)
+                if len(output) > limit:
                     process.kill()
                     raise SyncError("The remote ref is too large to read; it contains more than memories.")
                 status = process.wait()
@@ -411,8 +411,10 @@ def _create_private_dir(private: Path, inside: Path) -> dict[str, list[str]]:
         key, _, value = entry.partition("\n")
         options.setdefault(key, []).append(value)
     # An allow list: many git options name programs to run, and the repository’s configuration may come from others.
-    kept = [(key, value) for key, values in options.items() if _SAFE_CONFIG_KEYS.fullmatch(key) for value in values]
-    (private / "config").write_text("".join(_setting(key, value) for key, value in kept) + _PRIVATE_CONFIG)
+    remaining = [
+        (key, value) for key, values in options.items() if _SAFE_CONFIG_KEYS.fullmatch(key) for value in values
+    ]
+    (private / "config").write_text("".join(_setting(key, value) for key, value in remaining) + _PRIVATE_CONFIG)
     return options
 
 

@@ -53,7 +53,7 @@ def wrap_tool(body: Body, name: str, logger: str, codes: ErrorStyle, *, resource
         arguments = {**dict(zip(usual, args, strict=False)), **kwargs}
         provided = [word for word, value in arguments.items() if value != usual[word]]
         ctx.debug(f"{name} called with {', '.join(provided) or 'no arguments'}", logger)
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         try:
             result = await body(ctx, *args, **kwargs)
         except MemoryToolError as refusal:
@@ -68,7 +68,7 @@ def wrap_tool(body: Body, name: str, logger: str, codes: ErrorStyle, *, resource
         except Exception as failure:
             ctx.error(f"{name} failed: {type(failure).__name__}", logger)
             raise
-        ctx.debug(f"{name} finished in {(time.perf_counter() - began) * 1000:.1f} ms", logger)
+        ctx.debug(f"{name} finished in {(time.perf_counter() - started_at) * 1000:.1f} ms", logger)
         return result
 
     return run

@@ -240,16 +240,16 @@ class MemoryTools:
         memories = await self._access.writable_store(ctx, any_project=True)
         # The reason is stored in the history, so it is screened like content.
         (kept_reason,) = (await self._access.screening.screen(validation.check_label_length(reason, "reason"))).texts
-        gone = await memories.delete(
+        removed = await memories.delete(
             memory_id,
             hard=hard,
             expected_version=expected_version,
             who=actor_name(ctx),
             reason=validation.validate_label(kept_reason, "reason") or "",
         )
-        self._access.notify_webhooks("deleted", gone)
+        self._access.notify_webhooks("deleted", removed)
         note = "Deleted permanently." if hard else f"{self._access.prefix}_restore restores it."
-        return results.DeleteResult(id=gone.id, deleted=True, hard=hard, note=note)
+        return results.DeleteResult(id=removed.id, deleted=True, hard=hard, note=note)
 
     async def restore(self, ctx: Context, memory_id: MemoryId) -> results.MemoryDetail:
         """Restore a memory that was deleted, archived, superseded or merged. Returns the restored memory."""

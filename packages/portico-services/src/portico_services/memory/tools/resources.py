@@ -157,7 +157,7 @@ async def list_memories(access: MemoryToolContext, ctx: Context, filter: MemoryF
     # Counted up to a limit: a resource is read often, and an exact number of a large set is worth little.
     memories, now = await access.store(ctx), timestamps.now_ms()
     filter = memories.restrict_to_visible(filter)
-    count = await memories.read(lambda tx: selection.count_memories(tx, filter, at=now, most=MAX_COUNTED_MEMORIES))
+    count = await memories.read(lambda tx: selection.count_memories(tx, filter, at=now, limit=MAX_COUNTED_MEMORIES))
     result = await memories.read(lambda tx: selection.list_memories(tx, filter, limit=MAX_LISTED_MEMORIES, at=now))
     return MemoryListing(count, [_line(item, access.prefix) for item in result], at_least=count == MAX_COUNTED_MEMORIES)
 

@@ -43,14 +43,14 @@ ContentSearch = Callable[[OpenFile, FilePosition, Callable[[], bool]], ContentMa
 """Search a file from a position on until time runs out; at least one block is always searched."""
 
 
-def compile_search(what: str) -> Search:
+def compile_search(pattern: str) -> Search:
     """Compile a case-insensitive text search, or between slashes a search for an RE2 pattern: `/fail(ed|ure)/`."""
-    if not 0 < len(what) <= MAX_PATTERN_CHARS:
+    if not 0 < len(pattern) <= MAX_PATTERN_CHARS:
         raise InvalidArgument(f"The search text must have 1 to {MAX_PATTERN_CHARS} characters.")
-    if _is_pattern(what):
-        return _regex_search(what[1:-1])
-    text = CaseInsensitiveByteSearch(what)
-    length = len(what.encode())
+    if _is_pattern(pattern):
+        return _regex_search(pattern[1:-1])
+    text = CaseInsensitiveByteSearch(pattern)
+    length = len(pattern.encode())
 
     def search(data: bytes, at: int) -> tuple[int, int] | None:
         result = text.find(data, at)
@@ -59,8 +59,8 @@ def compile_search(what: str) -> Search:
     return search
 
 
-def _is_pattern(what: str) -> bool:
-    return len(what) > 2 and what.startswith("/") and what.endswith("/")
+def _is_pattern(pattern: str) -> bool:
+    return len(pattern) > 2 and pattern.startswith("/") and pattern.endswith("/")
 
 
 def _regex_search(pattern: str) -> Search:
@@ -91,8 +91,8 @@ def _regex_search(pattern: str) -> Search:
 class LineSearch:
     """Finds the first matching lines of a file."""
 
-    def __init__(self, what: str) -> None:
-        self._search = compile_search(what)
+    def __init__(self, pattern: str) -> None:
+        self._search = compile_search(pattern)
 
     def __call__(self, file: OpenFile, place: FilePosition, time_is_up: Callable[[], bool]) -> ContentMatches:
         if file.size <= READ_BLOCK_BYTES and self._rule_out(file):

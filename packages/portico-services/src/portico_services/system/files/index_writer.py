@@ -126,7 +126,7 @@ class IndexWriter:
         there = _scan_directory(folder)
         rows = self._db.execute("select name, type, size, modified, id from files where folder = ?", [number])
         indexed = {name: (columns, id) for name, *columns, id in rows}
-        gone = [name for name in indexed if name not in there]
+        removed = [name for name in indexed if name not in there]
         added = [(number, name, *columns) for name, columns in there.items() if name not in indexed]
         changed = [
             (*columns, indexed[name][1])
@@ -135,12 +135,12 @@ class IndexWriter:
         ]
         self._db.executemany("insert into files (folder, name, type, size, modified) values (?, ?, ?, ?, ?)", added)
         self._db.executemany("update files set type = ?, size = ?, modified = ? where id = ?", changed)
-        for name in gone:
+        for name in removed:
             self._db.execute("delete from files where id = ?", [indexed[name][1]])
             if indexed[name][0][0] == "directory":
                 self._forget(f"{path_to_text(folder.path)}/{name}")
-        self._count += len(added) - len(gone)
-        self._uncommitted += len(added) + len(changed) + len(gone) + 1
+        self._count += len(added) - len(removed)
+        self._uncommitted += len(added) + len(changed) + len(removed) + 1
         below = [
             os.path.join(folder.path, path_from_text(name))
             for name, columns in there.items()

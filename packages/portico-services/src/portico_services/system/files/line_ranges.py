@@ -78,7 +78,7 @@ def read_context(file: OpenFile, begin: int, end: int) -> str:
     return escape_controls(decode_lossy(data))
 
 
-def redacted_blocks(blocks: Iterable[bytes], learned: NameIndex) -> Iterator[bytes]:
+def redacted_blocks(blocks: Iterable[bytes], name_index: NameIndex) -> Iterator[bytes]:
     """Yield the anonymized text of a file, with encoded tokens that match as a whole or not at all."""
     rest = b""
     for block in blocks:
@@ -88,13 +88,13 @@ def redacted_blocks(blocks: Iterable[bytes], learned: NameIndex) -> Iterator[byt
             rest = data
             continue
         end = end or len(data)
-        yield _redact_block(data[:end], learned)
+        yield _redact_block(data[:end], name_index)
         rest = data[end:]
     if rest:
-        yield _redact_block(rest, learned)
+        yield _redact_block(rest, name_index)
 
 
-def _redact_block(data: bytes, learned: NameIndex) -> bytes:
+def _redact_block(data: bytes, name_index: NameIndex) -> bytes:
     text = decode_lossy(data)
-    learned.collect(text)
-    return encode_tokens(learned.anonymize_text(text)).encode("utf-8", "replace")
+    name_index.collect(text)
+    return encode_tokens(name_index.anonymize_text(text)).encode("utf-8", "replace")

@@ -197,60 +197,60 @@ class DirectoryLog(EventLog):
             (_NOW, partial(self._part, part, mark, places.get(mark), latest, query, problems))
             for mark, part in self._current_logs(problems).items()
         ]
-        for when, (mark, place, step) in merge_newest_first(streams):
+        for when, (mark, position, step) in merge_newest_first(streams):
             # The position of the merged log consists of the positions of all its parts.
-            places[mark] = place
+            places[mark] = position
             if step is not None:
                 step.position = [when, dict(places)]
             yield step
 
     def _part(
-        self, part: EventLog, mark: str, place: LogPosition, latest: int | None, query: LogQuery, problems: list[str]
+        self, part: EventLog, mark: str, position: LogPosition, latest: int | None, query: LogQuery, problems: list[str]
     ) -> Iterator[tuple[int, tuple[str, LogPosition, ScanStep]]]:
         """Yield the entries of one part, each with its sort time and position."""
         # If the part is first read on a later page, skip what was written after the first page.
-        since = latest if place is None else None
+        since = latest if position is None else None
         when = _NOW if latest is None else latest
         try:
-            for step in part.scan_newest_first(query, place, problems):
+            for step in part.scan_newest_first(query, position, problems):
                 if isinstance(step, LogEntry | SkippedRange):
-                    place = step.position
+                    position = step.position
                 if isinstance(step, LogEntry):
                     # A part may be slightly out of order; its sort key never rises again, or the merge would have to go
                     # back.
                     when = min(when, step.time)
                     if since is not None and step.time > since:
-                        yield when, (mark, place, None)
+                        yield when, (mark, position, None)
                         continue
-                yield when, (mark, place, step)
+                yield when, (mark, position, step)
         except SystemToolError as failure:
             problems.append(str(failure))
 
     def oldest_first(self, query: LogQuery, after: LogPosition, problems: list[str]) -> Iterator[ScanStep]:
-        places: dict[str, LogPosition] = {} if after is None else dict(after)
+        positions: dict[str, LogPosition] = {} if after is None else dict(after)
         streams = [
-            (_NOW, partial(self._part_forwards, part, mark, places.get(mark), query, problems))
+            (_NOW, partial(self._part_forwards, part, mark, positions.get(mark), query, problems))
             for mark, part in self._current_logs(problems).items()
         ]
-        for _, (mark, place, step) in merge_newest_first(streams):
-            places[mark] = place
+        for _, (mark, position, step) in merge_newest_first(streams):
+            positions[mark] = position
             if step is not None:
-                step.position = dict(places)
+                step.position = dict(positions)
             yield step
 
     def _part_forwards(
-        self, part: EventLog, mark: str, place: LogPosition, query: LogQuery, problems: list[str]
+        self, part: EventLog, mark: str, position: LogPosition, query: LogQuery, problems: list[str]
     ) -> Iterator[tuple[int, tuple[str, LogPosition, ScanStep]]]:
         """Yield the entries of one part, each with a key that is larger for older entries, and with its position."""
         latest = 0
         try:
-            for step in part.oldest_first(query, place, problems):
+            for step in part.oldest_first(query, position, problems):
                 if isinstance(step, LogEntry | SkippedRange):
-                    place = step.position
+                    position = step.position
                 if isinstance(step, LogEntry):
                     # As above: the key never goes back.
                     latest = max(latest, step.time)
-                yield -latest, (mark, place, step)
+                yield -latest, (mark, position, step)
         except SystemToolError as failure:
             problems.append(str(failure))
 
@@ -272,15 +272,15 @@ class DirectoryLog(EventLog):
     def end_position(self) -> LogPosition:
         return {mark: part.end_position() for mark, part in self._current_logs([]).items()}
 
-    def read_since(self, place: LogPosition, most: int, problems: list[str]) -> TailResult:
+    def read_since(self, position: LogPosition, limit: int, problems: list[str]) -> TailResult:
         """Return the new entries of each part, ordered by time; all entries of a new part."""
-        places, results, has_more = dict(place or {}), list[LogEntry](), False
+        places, results, has_more = dict(position or {}), list[LogEntry](), False
         for mark, part in self._current_logs(problems).items():
-            if len(results) >= most:
+            if len(results) >= limit:
                 has_more = True
                 break
             try:
-                new = part.read_since(places.get(mark), most - len(results), problems)
+                new = part.read_since(places.get(mark), limit - len(results), problems)
             except SystemToolError as failure:
                 problems.append(str(failure))
                 continue

@@ -155,22 +155,22 @@ class EventLog(ABC):
         newest = next(result, None)
         return None if newest is None else [newest.id, newest.time]
 
-    def read_since(self, place: LogPosition, most: int, problems: list[str]) -> TailResult:
+    def read_since(self, position: LogPosition, limit: int, problems: list[str]) -> TailResult:
         """Return the entries that were written after a position."""
         results: list[LogEntry] = []
         for step in self.scan_newest_first(LogQuery(), None, problems):
             if not isinstance(step, LogEntry):
                 continue
             # The entry at the position may have been removed: anything older is not new.
-            if place is not None and (step.id == place[0] or step.time < place[1]):
+            if position is not None and (step.id == position[0] or step.time < position[1]):
                 break
             if len(results) == MAX_NEW_ENTRIES:
                 problems.append(f"More than {MAX_NEW_ENTRIES:,} entries are new; the oldest of them are omitted.")
                 break
             results.append(step)
         results.reverse()
-        page = results[:most]
-        return TailResult(page, [page[-1].id, page[-1].time] if page else place, len(results) > most)
+        page = results[:limit]
+        return TailResult(page, [page[-1].id, page[-1].time] if page else position, len(results) > limit)
 
     def size(self) -> int | None:
         """Return the size in bytes, or None if unknown."""

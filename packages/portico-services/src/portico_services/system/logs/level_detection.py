@@ -111,7 +111,7 @@ class LevelMatch(Struct):
     source: str = ""
 
 
-def find_level(text: str, begin: int, most: int = _MAX_HEAD_WORDS) -> LevelMatch | None:
+def find_level(text: str, begin: int, limit: int = _MAX_HEAD_WORDS) -> LevelMatch | None:
     """Return the level that a text states in its head, among the first words from an offset on, or None."""
     head = text[begin : begin + MAX_HEAD_CHARS]
     if outcome := _OUTCOME.match(head):
@@ -124,24 +124,26 @@ def find_level(text: str, begin: int, most: int = _MAX_HEAD_WORDS) -> LevelMatch
     skipped = _LEADING.match(head)
     prose = 0
     for number, word in enumerate(_WORDS.finditer(head, 0 if skipped is None else skipped.end())):
-        place = word.start()
-        column = head[:place].rstrip()
-        if bracketed := _match_bracketed(head, len(column) - 1 if column.endswith("|") else place, word):
-            return LevelMatch(_level(bracketed[2]), begin + place, begin + bracketed.end(), bracketed[1] or "")
+        position = word.start()
+        column = head[:position].rstrip()
+        if bracketed := _match_bracketed(head, len(column) - 1 if column.endswith("|") else position, word):
+            return LevelMatch(_level(bracketed[2]), begin + position, begin + bracketed.end(), bracketed[1] or "")
         if (named := _level_in_word(head, word, is_first=number == 0)) is not None:
-            return LevelMatch(named[0], begin + place, begin + named[1])
+            return LevelMatch(named[0], begin + position, begin + named[1])
         if channel := _CHANNEL.match(word[0]):
             source = word[0][: channel.start(1) - 1]
-            return LevelMatch(_level(channel[1]), begin + place, begin + place + channel.end(1), source)
+            return LevelMatch(_level(channel[1]), begin + position, begin + position + channel.end(1), source)
         if session := _SESSION.match(word[0]):
-            return LevelMatch(_level(session[1]), begin + place, begin + place)
+            return LevelMatch(_level(session[1]), begin + position, begin + position)
         if facility := _FACILITY.match(word[0]):
-            return LevelMatch(LEVEL_BY_SYSLOG_SEVERITY[int(facility[2])], begin + place, begin + place, facility[1])
+            return LevelMatch(
+                LEVEL_BY_SYSLOG_SEVERITY[int(facility[2])], begin + position, begin + position, facility[1]
+            )
         # Names, numbers and bracketed parts do not count: a long header may precede the level.
         prose += _PROSE.match(word[0]) is not None
-        if number + 1 == most or prose > _MAX_PROSE_WORDS:
+        if number + 1 == limit or prose > _MAX_PROSE_WORDS:
             break
-    if keyed := _KEYED.search(head) if most == _MAX_HEAD_WORDS else _KEYED.match(head):
+    if keyed := _KEYED.search(head) if limit == _MAX_HEAD_WORDS else _KEYED.match(head):
         return LevelMatch(_level(keyed[1]), begin + keyed.start(1), begin + keyed.end())
     return None
 
@@ -157,11 +159,11 @@ def _level_in_column(head: str) -> tuple[int, int] | None:
     return None
 
 
-def _match_bracketed(head: str, place: int, word: re.Match[str]) -> re.Match[str] | None:
+def _match_bracketed(head: str, position: int, word: re.Match[str]) -> re.Match[str] | None:
     """Match a level in brackets, here or in the next brackets of the same word."""
-    match = _BRACKETED.match(head, place)
+    match = _BRACKETED.match(head, position)
     if match is None and word[0].startswith("["):
-        following = (_BRACKETED.match(head, gap.end()) for gap in _NEXT_BRACKET.finditer(head, place, word.end()))
+        following = (_BRACKETED.match(head, gap.end()) for gap in _NEXT_BRACKET.finditer(head, position, word.end()))
         match = next((item for item in following if item), None)
     return match
 

@@ -140,8 +140,8 @@ class LogRegistry:
             folded = {log_name.casefold(): log for log_name, log in self.list.items()}
             if name.casefold() in folded:
                 return folded[name.casefold()]
-        near = get_close_matches(name, self.list, 3, 0.5)
-        words = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+        suggestions = get_close_matches(name, self.list, 3, 0.5)
+        words = f" Did you mean {' or '.join(map(repr, suggestions))}?" if suggestions else ""
         raise NotFound(f"Unknown log {name[:100]!r}.{words} Available logs: {', '.join(self.list)}.")
 
     def query(
@@ -233,21 +233,21 @@ class LogRegistry:
         log = self.get(name)
         question = ["follow", log.name, query]
         problems: list[str] = []
-        place, entries, has_more = None, list[LogEntry](), cursor is not None
+        position, entries, has_more = None, list[LogEntry](), cursor is not None
         if cursor is None:
-            place = log.end_position()
+            position = log.end_position()
         else:
-            [place] = self._cursors.decode(cursor, question)
+            [position] = self._cursors.decode(cursor, question)
         deadline = self.clock() + seconds
         while has_more and len(entries) < limit:
             # The limit counts matches, so reading continues until enough entries match or the log ends.
-            new = log.read_since(place, limit - len(entries), problems)
+            new = log.read_since(position, limit - len(entries), problems)
             entries += [entry for entry in new.entries if query.matches(entry) and (fits is None or fits(entry))]
-            place, has_more = new.place, new.has_more
+            position, has_more = new.place, new.has_more
             if self.clock() > deadline:
                 break
         # Encoded even if nothing is new: the caller continues from here.
-        following = self._cursors.encode(question, [place], problems)
+        following = self._cursors.encode(question, [position], problems)
         return FollowPage(entries, following, has_more, problems[:MAX_REPORTED_PROBLEMS])
 
     def entry(self, name: str, id: int) -> LogEntry:
@@ -419,10 +419,10 @@ class _QueryScan:
     def _matches(self, entry: LogEntry) -> bool:
         return self._query.matches(entry) and (self._fits is None or self._fits(entry))
 
-    def skip(self, most: int) -> int:
+    def skip(self, limit: int) -> int:
         """Skip up to `most` matches and return how many were skipped."""
         passed = 0
-        while passed < most and self.next() is not None:
+        while passed < limit and self.next() is not None:
             passed += 1
         return passed
 

@@ -25,18 +25,18 @@ def end_position(part: TextLogFile) -> LogPosition:
     return _to_position(part, _last_complete_line(part, 0))
 
 
-def read_since(parts: Sequence[TextLogFile], place: LogPosition, most: int, problems: list[str]) -> TailResult:
+def read_since(parts: Sequence[TextLogFile], position: LogPosition, limit: int, problems: list[str]) -> TailResult:
     """Return the entries since a position, oldest first, and the position to continue from.
 
     `parts` are the files from the newest one to the one that contains the position, or to the oldest.
     """
     if not parts:
-        return TailResult([], place, False)
+        return TailResult([], position, False)
     begin = 0
-    if place is not None and contains_position(parts[-1], place):
-        begin = place[2]
+    if position is not None and contains_position(parts[-1], position):
+        begin = position[2]
     else:
-        if place is not None:
+        if position is not None:
             problems.append("The log was truncated or replaced: earlier entries may be missing.")
         # The position is lost, so only the current file is read: older files were probably read before.
         parts = parts[:1]
@@ -46,17 +46,17 @@ def read_since(parts: Sequence[TextLogFile], place: LogPosition, most: int, prob
         end = _read_limit(part, begin, is_newest)
         for entry, following in _read_forward(part, begin, end):
             results.append(entry)
-            if len(results) == most:
+            if len(results) == limit:
                 return TailResult(results, _to_position(part, following), following < end or not is_newest)
         if end < _last_complete_line(part, begin) or (not is_newest and end < part.size):
             return TailResult(results, _to_position(part, end), True)
-        begin, place = 0, _to_position(part, end)
-    return TailResult(results, place, False)
+        begin, position = 0, _to_position(part, end)
+    return TailResult(results, position, False)
 
 
-def contains_position(part: TextLogFile, place: LogPosition) -> bool:
+def contains_position(part: TextLogFile, position: LogPosition) -> bool:
     """Return whether a file contains a position."""
-    inode, mark, end, tail = place
+    inode, mark, end, tail = position
     if part.size < end or _read_tail(part, end) != tail:
         return False
     # An empty file has no first line yet, so it is recognized by its inode.

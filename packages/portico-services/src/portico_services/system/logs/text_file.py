@@ -78,9 +78,9 @@ class TextLogFile:
         assert self._file is not None
         return self._file.read(offset, length)
 
-    def contains(self, place: list[int] | None) -> bool:
+    def contains(self, position: list[int] | None) -> bool:
         """Return whether a position is in this file: the same first line, and the same line at the position."""
-        return place is None or (self.mark == place[0] and self.fingerprint_at(place[1]) == place[3])
+        return position is None or (self.mark == position[0] and self.fingerprint_at(position[1]) == position[3])
 
     def fingerprint_at(self, offset: int) -> int:
         return line_fingerprint(self.read(offset, _FINGERPRINT_BYTES))

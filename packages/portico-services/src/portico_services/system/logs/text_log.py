@@ -158,19 +158,19 @@ class TextLog(EventLog):
             newest = next(self._from_newest(stack, []), None)
             return None if newest is None else tail.end_position(newest)
 
-    def read_since(self, place: LogPosition, most: int, problems: list[str]) -> TailResult:
+    def read_since(self, position: LogPosition, limit: int, problems: list[str]) -> TailResult:
         with ExitStack() as stack:
             parts: list[TextLogFile] = []
             for part in self._from_newest(stack, problems):
                 parts.append(part)
                 # Files newer than the position were created by rotation since then, and are read in full.
-                if place is None or tail.contains_position(part, place):
+                if position is None or tail.contains_position(part, position):
                     break
             else:
                 if parts and _is_rotated_away(parts[0].base, os.path.basename(self._chain().stem)):
                     # The previous file is gone, and its successor does not exist yet.
-                    return TailResult([], place, False)
-            return tail.read_since(parts, place, most, problems)
+                    return TailResult([], position, False)
+            return tail.read_since(parts, position, limit, problems)
 
     def _from_newest(self, stack: ExitStack, problems: list[str]) -> Iterator[TextLogFile]:
         """Yield the newest files of the chain. They stay open when they are renamed."""

@@ -116,13 +116,17 @@ def _bisect(part: TextLogFile, time: int, end: int) -> int | None:
     return high if _verify_boundary(part, time, high, end) else None
 
 
-def _verify_boundary(part: TextLogFile, time: int, place: int, end: int) -> bool:
+def _verify_boundary(part: TextLogFile, time: int, position: int, end: int) -> bool:
     """Return whether lines before an offset are not newer than a time and lines after it are, at growing distances."""
     away = MAX_DISORDER_BYTES
-    while place - away >= 0 or place + away < end:
-        if place >= away and (older := time_at(part, place - away, end)) and older[1] > time + MAX_DISORDER_US:
+    while position - away >= 0 or position + away < end:
+        if position >= away and (older := time_at(part, position - away, end)) and older[1] > time + MAX_DISORDER_US:
             return False
-        if place + away < end and (newer := time_at(part, place + away, end)) and newer[1] < time - MAX_DISORDER_US:
+        if (
+            position + away < end
+            and (newer := time_at(part, position + away, end))
+            and newer[1] < time - MAX_DISORDER_US
+        ):
             return False
         # Doubling distances: close to the boundary the order is checked densely, far away rarely.
         away *= 2

@@ -157,16 +157,16 @@ class CommandParser(argparse.ArgumentParser):
         if self.prog == "portico install" and typed:
             return "; options of `portico serve` follow --"
         # Transposed letters are the most likely mistake.
-        near = [
+        suggestions = [
             [name for name in (OTHER_OPTIONS.get(word, ""),) if name.partition(" ")[0] in candidates]
             or [item for item in candidates if sorted(item) == sorted(word)]
             or get_close_matches(word, candidates, n=1)
             for word in typed
         ]
-        if self.prog in ("portico call", "portico prompt") and typed and not any(near):
+        if self.prog in ("portico call", "portico prompt") and typed and not any(suggestions):
             return "; arguments of the server follow as name=value, without dashes"
-        meant = [f"{word}: did you mean {item[0]}?" for word, item in zip(typed, near, strict=True) if item]
-        return f" ({'; '.join(meant)})" if meant else ""
+        hint = [f"{word}: did you mean {item[0]}?" for word, item in zip(typed, suggestions, strict=True) if item]
+        return f" ({'; '.join(hint)})" if hint else ""
 
 
 class Argument(NamedTuple):

@@ -297,13 +297,13 @@ class LowLevelServer(CompatServer):
 Server = LowLevelServer
 
 
-def _warn_not_called(what: str) -> None:
-    log.warning("%s: Portico handles this itself for every protocol version; the function is not called", what)
+def _warn_not_called(subject: str) -> None:
+    log.warning("%s: Portico handles this itself for every protocol version; the function is not called", subject)
 
 
-def _not_called(what: str) -> Callable[[Answers], Answers]:
+def _not_called(subject: str) -> Callable[[Answers], Answers]:
     def register(fn: Answers) -> Answers:
-        _warn_not_called(what)
+        _warn_not_called(subject)
         return fn
 
     return register

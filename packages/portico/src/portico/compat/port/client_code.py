@@ -246,8 +246,8 @@ class ClientSurvey(cst.CSTVisitor):
                     continue
                 self._add_note(made, option, advice)
 
-    def _add_note(self, node: cst.CSTNode, what: str, advice: str) -> None:
-        self.notes.append(ClientNote(self._line(node), what, advice))
+    def _add_note(self, node: cst.CSTNode, subject: str, advice: str) -> None:
+        self.notes.append(ClientNote(self._line(node), subject, advice))
 
     def _line(self, node: cst.CSTNode) -> int:
         return int(self.get_metadata(PositionProvider, node).start.line)

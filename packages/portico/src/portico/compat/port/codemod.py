@@ -291,10 +291,10 @@ class RewritePlan:
         # A name that the file did not use before may be re-exported, so its import stays.
         meant = {self.names[dotted.lstrip("*")] for dotted in self.names if dotted.lstrip("*") in self.survey.used}
         for module, brought in list(self.needed.items()):
-            kept = {name: local for name, local in brought.items() if local in names or local not in meant}
-            dropped = dropped or kept != brought
-            if kept:
-                self.needed[module] = kept
+            remaining = {name: local for name, local in brought.items() if local in names or local not in meant}
+            dropped = dropped or remaining != brought
+            if remaining:
+                self.needed[module] = remaining
             else:
                 del self.needed[module]
         return dropped
@@ -530,13 +530,13 @@ class RewriteTransformer(cst.CSTTransformer):
 
     def _server(self, call: cst.Call, name: str) -> cst.Call:
         """Return a server constructor without unsupported options, which are reported."""
-        kept = []
+        remaining = []
         for arg in call.args:
             option = "" if arg.keyword is None else arg.keyword.value
             if option not in UNSUPPORTED[name]:
                 renamed = None if self._plan.survey.compat else SERVER_OPTION_NAMES.get(option)
-                kept.append(arg if renamed is None else arg.with_changes(keyword=cst.Name(renamed)))
-        return _with_args(call, kept)
+                remaining.append(arg if renamed is None else arg.with_changes(keyword=cst.Name(renamed)))
+        return _with_args(call, remaining)
 
 
 # Portico's values of `task=` and `mode=`. FastMCP's `task=True` means that a client may request a task.
@@ -608,13 +608,13 @@ def _find_factory(dotted: str) -> str | None:
 
 def _content(call: cst.Call, name: str) -> cst.Call:
     """Rewrite a content block: Portico's classes imply their type and use snake_case names."""
-    kept = []
+    remaining = []
     for arg in call.args:
         keyword = "" if arg.keyword is None else arg.keyword.value
         if keyword not in ("type", "result_type", "resultType"):
             named = _snake(keyword)
-            kept.append(arg if named == keyword else arg.with_changes(keyword=cst.Name(named)))
-    made = _with_args(call, kept)
+            remaining.append(arg if named == keyword else arg.with_changes(keyword=cst.Name(named)))
+    made = _with_args(call, remaining)
     if name != "CallToolResult" or any(arg.keyword and arg.keyword.value == "is_error" for arg in made.args):
         return made
     return _add_argument(made, "is_error", "False")
@@ -652,12 +652,12 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])([A-Z])", lambda match: f"_{match[1].lower()}", name).removeprefix("_")
 
 
-def _with_args(call: cst.Call, kept: list[cst.Arg]) -> cst.Call:
-    if len(kept) == len(call.args):
-        return call.with_changes(args=kept)
-    if kept and kept[-1] is not call.args[-1]:
-        kept[-1] = kept[-1].with_changes(comma=call.args[-1].comma)
-    return call.with_changes(args=kept)
+def _with_args(call: cst.Call, remaining: list[cst.Arg]) -> cst.Call:
+    if len(remaining) == len(call.args):
+        return call.with_changes(args=remaining)
+    if remaining and remaining[-1] is not call.args[-1]:
+        remaining[-1] = remaining[-1].with_changes(comma=call.args[-1].comma)
+    return call.with_changes(args=remaining)
 
 
 def resolve_foreign_name(names: Iterable[Any]) -> str | None:

@@ -91,7 +91,7 @@ def translate_run(call: cst.Call) -> cst.Call:
     """Translate `server.run("streamable-http", …)` to Portico's names."""
     if _transport(call) not in _HTTP:
         return call
-    kept = []
+    remaining = []
     for arg in call.args:
         name = "" if arg.keyword is None else arg.keyword.value
         if name == "json_response":
@@ -101,10 +101,10 @@ def translate_run(call: cst.Call) -> cst.Call:
             arg = arg.with_changes(value=cst.SimpleString(f"{mark}http{mark}"))
         elif name in _HTTP_OPTION_NAMES:
             arg = arg.with_changes(keyword=cst.Name(_HTTP_OPTION_NAMES[name]))
-        kept.append(arg)
-    if len(kept) < len(call.args):
-        kept[-1] = kept[-1].with_changes(comma=call.args[-1].comma)
-    return call.with_changes(args=kept)
+        remaining.append(arg)
+    if len(remaining) < len(call.args):
+        remaining[-1] = remaining[-1].with_changes(comma=call.args[-1].comma)
+    return call.with_changes(args=remaining)
 
 
 def translate_elicit(call: cst.Call) -> cst.Call:

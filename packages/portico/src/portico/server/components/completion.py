@@ -131,6 +131,6 @@ def complete_from_schema(schema: Mapping[str, Any], argument: str, prefix: str) 
     ]
     # Compare without case: users type `re` for `Red`, and enum values are rarely distinguished by
     # case alone.
-    begun = prefix.casefold()
-    matching = [value for value in map(str, values) if value.casefold().startswith(begun)]
+    prefix_text = prefix.casefold()
+    matching = [value for value in map(str, values) if value.casefold().startswith(prefix_text)]
     return to_complete_result(matching)

@@ -107,7 +107,7 @@ class ThreadPool:
     def _work(self) -> None:
         while True:
             self._queue.get()
-            began = time.monotonic()
+            started_at = time.monotonic()
             with self._lock:
                 if not self._turns.size:
                     continue  # the call was cancelled, but its ticket remained
@@ -118,7 +118,7 @@ class ThreadPool:
             # one.
             del call
             with self._lock:
-                self._turns.record_duration(time.monotonic() - began)
+                self._turns.record_duration(time.monotonic() - started_at)
                 self._busy -= 1
 
     def _do(self, call: _ThreadCall) -> None:

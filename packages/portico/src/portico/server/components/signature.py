@@ -180,7 +180,9 @@ def _signature(
     hints, doc = resolve_annotations(source), _doc(fn, source)
     parameters = _parameters(fn, where, allow_kwargs=allow_kwargs)
     hidden = {*skip, *_partial_keywords(fn)}
-    arguments = [_argument(each, hints, doc, context_type) for each in parameters if each.name not in hidden]
+    arguments = [
+        _argument(parameter, hints, doc, context_type) for parameter in parameters if parameter.name not in hidden
+    ]
     contexts = [at for at, argument in enumerate(arguments) if argument.field is None]
     if len(contexts) > 1:
         raise UsageError(f"{where}: only one parameter can receive the Context.")

@@ -31,8 +31,8 @@ class SessionStateStore:
         self._principals: LruCache[str | None, dict[str, bytes]] = LruCache(MAX_PRINCIPALS)
 
     def get(self, call: Call, key: str) -> Any:
-        kept = self._get_state(call).get(key)
-        return None if kept is None else msgspec.json.decode(kept)
+        stored_state = self._get_state(call).get(key)
+        return None if stored_state is None else msgspec.json.decode(stored_state)
 
     def set(self, call: Call, key: str, value: Any) -> None:
         """Store a value. Raises ToolError if it is too large or not JSON-serializable."""

@@ -183,11 +183,11 @@ class MountedProviders(Provider):
 
     def remove(self, target: Any) -> list[Mount]:
         """Remove every mount of a target, and return the removed ones."""
-        gone = [mount for mount in self._mounts if mount.target is target or mount.target == target]
-        self._set([mount for mount in self._mounts if mount not in gone])
+        removed = [mount for mount in self._mounts if mount.target is target or mount.target == target]
+        self._set([mount for mount in self._mounts if mount not in removed])
         for shared in self._relays.values():
-            _close_relays([shared.relays.pop(mount) for mount in gone])
-        return gone
+            _close_relays([shared.relays.pop(mount) for mount in removed])
+        return removed
 
     def _set(self, mounts: list[Mount]) -> None:
         self._mounts = mounts
@@ -274,15 +274,15 @@ class MountedProviders(Provider):
         at_hand = mount.cached_entries(method)
         # A remote handler may list differently for each caller, so its listing is cached per caller.
         key = (mount, method, get_caller_key(call)[0]) if at_hand is None else (mount, method)
-        kept = self._listings.get(key)
-        if kept is not None and at_hand is None:
-            age = time.monotonic() - kept[0]
+        cached = self._listings.get(key)
+        if cached is not None and at_hand is None:
+            age = time.monotonic() - cached[0]
             if age < MISS_CACHE_TTL_SECONDS or (
-                (requested_name in kept[1] or not requested_name) and age < NAME_CACHE_TTL_SECONDS
+                (requested_name in cached[1] or not requested_name) and age < NAME_CACHE_TTL_SECONDS
             ):
-                return kept[1]
-        elif kept is not None and kept[0] is at_hand:
-            return kept[1]
+                return cached[1]
+        elif cached is not None and cached[0] is at_hand:
+            return cached[1]
         listed = at_hand if at_hand is not None else await mount.fetch_entries(method, call)
         names = frozenset(item for item in (_inner_name(mount, kind, entry) for entry in listed) if item is not None)
         self._listings[key] = (time.monotonic() if at_hand is None else at_hand, names)

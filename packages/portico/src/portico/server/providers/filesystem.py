@@ -91,8 +91,8 @@ class FileSystemProvider:
         """Remove components. Disabled ones stay disabled if `instead` has a component of the same name."""
         for server in self._servers:
             away = {_key(component) for component in components if component in server.disabled}
-            kept = [component for component in server.disabled if component not in components]
-            server.disabled = [*kept, *(component for component in instead if _key(component) in away)]
+            remaining = [component for component in server.disabled if component not in components]
+            server.disabled = [*remaining, *(component for component in instead if _key(component) in away)]
             for component in components:
                 server.registry.remove(component)
 

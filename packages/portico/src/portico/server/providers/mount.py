@@ -114,10 +114,10 @@ class Mount(Struct, eq=False):
         inside = get_capabilities(self.handler).directory.cached_list(method)
         if inside is None:
             return None
-        kept = self.entry_cache.get(method)
-        if kept is None or kept[0] is not inside:
-            kept = self.entry_cache[method] = (inside, tuple(_outward_entry(self, method, item) for item in inside))
-        return kept[1]
+        cached = self.entry_cache.get(method)
+        if cached is None or cached[0] is not inside:
+            cached = self.entry_cache[method] = (inside, tuple(_outward_entry(self, method, item) for item in inside))
+        return cached[1]
 
     async def fetch_entries(self, method: str, call: Call) -> Sequence[Any]:
         """Return all entries of the handler's list under their exposed names, requesting them if not cached."""

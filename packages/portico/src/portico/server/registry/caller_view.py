@@ -76,10 +76,10 @@ class CallerView(Struct, frozen=True):
         """Return a page of the list that `build` returns, cached while `sources` are the same objects."""
         # `cache_key` identifies the set of rules that apply, so that a thousand users of one group
         # share one list.
-        kept = self.cache.find((catalog.method, self.visibility.cache_key), sources, build)
-        start = 0 if cursor is None else catalog.page_start(cursor, len(kept.listed))
+        cached = self.cache.find((catalog.method, self.visibility.cache_key), sources, build)
+        start = 0 if cursor is None else catalog.page_start(cursor, len(cached.listed))
         key = (revision or LATEST_PROTOCOL_VERSION, start)
-        page = kept.pages.get(key)
+        page = cached.pages.get(key)
         if page is None:
-            page = kept.pages[key] = catalog.encode(kept.listed, key[0], start)
+            page = cached.pages[key] = catalog.encode(cached.listed, key[0], start)
         return page

@@ -222,18 +222,18 @@ class Registry:
 
     def apply_duplicate_policy(self, components: list[Component], how: str) -> list[Component]:
         """Return the components to add: a duplicate is left out ("ignore"), or replaces the registered one."""
-        kept: list[Component] = []
+        remaining: list[Component] = []
         for component in components:
             existing = self._find_registered(component)
             if isinstance(component, CompletionBinding) or existing is None or existing.version != component.version:
-                kept.append(component)
+                remaining.append(component)
                 continue
             log.log(DEBUG if how == "replace" else WARNING, "%s %r is already registered", *_keys(component)[0])
             # Removed first: catalogs reject a second component with the key.
             if how != "ignore":
                 self.remove(existing)
-                kept.append(component)
-        return kept
+                remaining.append(component)
+        return remaining
 
     def _find_registered(self, component: Component) -> Any:
         if isinstance(component, Tool):

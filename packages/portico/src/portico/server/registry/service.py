@@ -280,9 +280,9 @@ class ServiceRegistry:
 
     def remove(self, name: str) -> tuple[list[Component], list[Service]]:
         """Remove a service, and return its components and the removed services."""
-        gone = [service for service in self.services if service.name == name]
-        self.services = [service for service in self.services if service not in gone]
-        return self._components.pop(name), gone
+        removed = [service for service in self.services if service.name == name]
+        self.services = [service for service in self.services if service not in removed]
+        return self._components.pop(name), removed
 
     def method_handlers(self) -> dict[str, MethodHandler]:
         """Return the handlers of the services' methods."""

@@ -111,8 +111,8 @@ async def _read_binary(
         data = await store.read_bytes(stored, request.part)
         return [ImageContent(data=b64encode(data).decode(), mime_type=info.mime_type)]
     # Three bytes are four characters of base64.
-    most = max(int(room / MAX_TOKENS_PER_BYTE) // 4 * 3, 3)
-    data = bytes(await store.read_slice(stored, request.part, request.offset, min(request.limit or most, most)))  # type: ignore[arg-type]
+    limit = max(int(room / MAX_TOKENS_PER_BYTE) // 4 * 3, 3)
+    data = bytes(await store.read_slice(stored, request.part, request.offset, min(request.limit or limit, limit)))  # type: ignore[arg-type]
     end = request.offset + len(data)
     rest = f"; continue with offset={end}" if end < info.size else ""
     kind = truncate(info.mime_type, 60)
@@ -248,7 +248,7 @@ def _line_end(text: str, start: int) -> int:
 async def _search(store: ResultStore, stored: StoredResult, request: ReadRequest, room: int, others: str) -> list[Any]:
     alternatives = parse_pattern(request.pattern or "")
     info = stored.parts[request.part]
-    most = min(request.limit or DEFAULT_MATCHES, MAX_MATCHES)
+    limit = min(request.limit or DEFAULT_MATCHES, MAX_MATCHES)
     lines: list[str] = []
     left = float(room)
     stop = min(request.offset + MAX_SEARCH_CHARS, info.size)
@@ -270,7 +270,7 @@ async def _search(store: ResultStore, stored: StoredResult, request: ReadRequest
             high = min(_line_end(text, end), end + EXCERPT_CHARS, len(text))
             line = f"{position + start}: {text[low:high]}"
             cost = estimate_tokens(line) + 1
-            if cost > left or len(lines) >= most:
+            if cost > left or len(lines) >= limit:
                 resume = position + start
                 break
             lines.append(line)

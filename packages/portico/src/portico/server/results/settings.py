@@ -63,10 +63,10 @@ class ResultSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
 
-def check_tokens(what: str, tokens: int) -> int:
+def check_tokens(label: str, tokens: int) -> int:
     """Return a budget. Raises UsageError if it leaves no room for the summary."""
     if tokens and tokens < MIN_TOKENS:
-        raise UsageError(f"{what} must be 0 for no limit, or at least {MIN_TOKENS}, got {tokens}")
+        raise UsageError(f"{label} must be 0 for no limit, or at least {MIN_TOKENS}, got {tokens}")
     return tokens
 
 

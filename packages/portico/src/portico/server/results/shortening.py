@@ -360,13 +360,13 @@ def _note(lines: list[str], link: Link | None, next_arguments: str = "") -> str:
     )
     # The summary is bounded, but keys and headings come from outside and may be expensive.
     room = max(MAX_NOTE_TOKENS - estimate_tokens(how) - 40, 0)
-    kept: list[str] = []
+    remaining: list[str] = []
     for line in lines:
         room -= estimate_tokens(line)
-        if room < 0 and kept:
+        if room < 0 and remaining:
             break
-        kept.append(line)
-    return "\n".join([*kept, how])
+        remaining.append(line)
+    return "\n".join([*remaining, how])
 
 
 def _links(result: LargeResult, link: Link | None) -> list[Any]:

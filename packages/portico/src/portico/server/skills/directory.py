@@ -80,10 +80,10 @@ class SkillDirectory:
         """Return all skills ordered by URI, and the problems of the omitted ones."""
         results: list[Skill] = []
         problems: list[str] = []
-        for place, names in _walk(self.root, problems):
-            if MANIFEST in names and self._file(place / MANIFEST) is not None:
+        for path, names in _walk(self.root, problems):
+            if MANIFEST in names and self._file(path / MANIFEST) is not None:
                 try:
-                    results.append(self._skill(place))
+                    results.append(self._skill(path))
                 except UsageError as problem:
                     problems.append(str(problem))
         if len(self._seen) > 2 * sum(len(skill.resources) for skill in results):
@@ -98,26 +98,26 @@ class SkillDirectory:
             raise FileNotFoundError(path)
         return self._skill(place.parent)
 
-    def _skill(self, place: Path) -> Skill:
-        uri = self._uri(place / MANIFEST)
+    def _skill(self, path: Path) -> Skill:
+        uri = self._uri(path / MANIFEST)
         try:
-            files = self._files(place)
+            files = self._files(path)
             size = sum(file.stat().st_size for file in files.values())
             if size > MAX_SKILL_BYTES:
-                raise UsageError(f"{place}: a skill must have at most {MAX_SKILL_BYTES:,} bytes, got {size:,}")
+                raise UsageError(f"{path}: a skill must have at most {MAX_SKILL_BYTES:,} bytes, got {size:,}")
             if uri not in files:
-                raise UsageError(f"{place / MANIFEST}: deleted during the scan")
+                raise UsageError(f"{path / MANIFEST}: deleted during the scan")
             seen = {name: self._read_file_info(file, whole=name == uri) for name, file in sorted(files.items())}
         except OSError as failure:
-            raise UsageError(f"{failure.filename or place}: {failure.strerror or failure}") from None
-        described = _validate_frontmatter(seen[uri].frontmatter or {}, place)
+            raise UsageError(f"{failure.filename or path}: {failure.strerror or failure}") from None
+        described = _validate_frontmatter(seen[uri].frontmatter or {}, path)
         return Skill(uri, described, [SkillFile(name, entry.digest, entry.size) for name, entry in seen.items()])
 
-    def _files(self, place: Path) -> dict[str, Path]:
+    def _files(self, path: Path) -> dict[str, Path]:
         """Return the URI and the real path of every served file of a skill."""
         problems: list[str] = []
         result: dict[str, Path] = {}
-        for folder, names in _walk(place, problems):
+        for folder, names in _walk(path, problems):
             for name in names:
                 # No directory on the way is a symlink, so only a symlinked file has to be resolved.
                 is_regular = stat.S_ISREG(os.lstat(folder / name).st_mode)
@@ -125,7 +125,7 @@ class SkillDirectory:
                 if file is not None:
                     result[self._uri(folder / name)] = file
             if len(result) > MAX_SKILL_FILES:
-                raise UsageError(f"{place}: a skill must have at most {MAX_SKILL_FILES} files")
+                raise UsageError(f"{path}: a skill must have at most {MAX_SKILL_FILES} files")
         if problems:
             raise UsageError(problems[0])
         return result
@@ -150,10 +150,10 @@ class SkillDirectory:
 
     # Path validation
 
-    def _file(self, place: Path) -> Path | None:
+    def _file(self, path: Path) -> Path | None:
         """Return the real path of a file if it may be served, or None: a symlink must not leave the directory."""
         try:
-            file = place.resolve(strict=True)
+            file = path.resolve(strict=True)
             inside = file.relative_to(self.root)
         except (OSError, RuntimeError, ValueError):
             return None
@@ -182,11 +182,11 @@ class SkillDirectory:
             raise FileNotFoundError(path)
         return place
 
-    def _uri(self, place: Path) -> str:
+    def _uri(self, path: Path) -> str:
         try:
-            return URI_SCHEME + _path(place.relative_to(self.root).parts)
+            return URI_SCHEME + _path(path.relative_to(self.root).parts)
         except UnicodeEncodeError:
-            raise UsageError(f"{os.fspath(place)!r}: a URI requires a UTF-8 name") from None
+            raise UsageError(f"{os.fspath(path)!r}: a URI requires a UTF-8 name") from None
 
     # Reading
 
@@ -216,23 +216,23 @@ class SkillDirectory:
                 results.append(self._definition(child, file))
         return sorted(results, key=lambda entry: entry.uri)
 
-    def _children(self, place: Path) -> list[Path]:
+    def _children(self, path: Path) -> list[Path]:
         if os.name == "nt":
-            return list(place.iterdir())  # Windows cannot list a directory by descriptor
+            return list(path.iterdir())  # Windows cannot list a directory by descriptor
         try:
-            with self._open_resolved(place) as fd:
-                return [place / name for name in os.listdir(fd)]
+            with self._open_resolved(path) as fd:
+                return [path / name for name in os.listdir(fd)]
         except OSError:
-            raise NotADirectoryError(os.fspath(place)) from None
+            raise NotADirectoryError(os.fspath(path)) from None
 
     @contextmanager
-    def _open_resolved(self, place: Path) -> Iterator[int]:
+    def _open_resolved(self, path: Path) -> Iterator[int]:
         """Open a location that was resolved before. Raises FileNotFoundError if it has changed since."""
-        pinned = safe_open.open_beneath(str(self.root), place.relative_to(self.root).as_posix())
+        pinned = safe_open.open_beneath(str(self.root), path.relative_to(self.root).as_posix())
         try:
             # A different path means that a symlink was put in place after the check.
-            if Path(pinned.path) != place:
-                raise FileNotFoundError(None, "No longer there", os.fspath(place))
+            if Path(pinned.path) != path:
+                raise FileNotFoundError(None, "No longer there", os.fspath(path))
             fd = pinned.open()
         finally:
             pinned.close()
@@ -252,21 +252,19 @@ class SkillDirectory:
             raise OSError(None, f"more than {MAX_SKILL_BYTES:,} bytes", os.fspath(file))
         return data, _stamp(result)
 
-    def _definition(self, place: Path, file: Path) -> Definition:
-        name, described = place.name, None
+    def _definition(self, path: Path, file: Path) -> Definition:
+        name, described = path.name, None
         if name == MANIFEST:
             try:
-                head = _validate_frontmatter(self._read_file_info(file, whole=True).frontmatter or {}, place.parent)
+                head = _validate_frontmatter(self._read_file_info(file, whole=True).frontmatter or {}, path.parent)
                 name, described = head["name"], head["description"]
             except (OSError, UsageError):
                 pass  # no longer a skill, but still a file
         size = file.stat().st_size
-        return Definition(
-            uri=self._uri(place), name=name, description=described, mime_type=_type(place.name), size=size
-        )
+        return Definition(uri=self._uri(path), name=name, description=described, mime_type=_type(path.name), size=size)
 
 
-def _walk(place: Path, problems: list[str]) -> Iterator[tuple[Path, list[str]]]:
+def _walk(path: Path, problems: list[str]) -> Iterator[tuple[Path, list[str]]]:
     """Yield each directory with the names of its files.
 
     Symlinked directories are not followed: they can form cycles.
@@ -277,7 +275,7 @@ def _walk(place: Path, problems: list[str]) -> Iterator[tuple[Path, list[str]]]:
         if not isinstance(failure, FileNotFoundError):
             problems.append(f"{failure.filename}: {failure.strerror}")
 
-    for folder, folders, names in os.walk(place, onerror=record_problem):
+    for folder, folders, names in os.walk(path, onerror=record_problem):
         folders[:] = sorted(name for name in folders if not _is_hidden(name))
         yield Path(folder), sorted(name for name in names if not _is_hidden(name))
 
@@ -287,8 +285,8 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(".") or name == "__pycache__"
 
 
-def _is_folder(place: Path) -> bool:
-    return place.is_dir() and not place.is_symlink()
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def _path(names: list[str] | tuple[str, ...]) -> str:
@@ -302,19 +300,19 @@ def _stamp(status: os.stat_result) -> Stamp:
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
-def _validate_frontmatter(described: dict[str, Any], place: Path) -> dict[str, Any]:
+def _validate_frontmatter(described: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return the validated frontmatter of the skill in `place`. Raises UsageError if it violates the Agent Skills
     specification.
     """
-    manifest = place / MANIFEST
+    manifest = path / MANIFEST
     # The name defaults to that of the directory.
-    described = {"name": place.name, **described}
+    described = {"name": path.name, **described}
     name, description = described["name"], described.get("description")
     if not isinstance(name, str) or len(name) > MAX_SKILL_NAME_CHARS or not _NAME.fullmatch(name):
         rule = f"1 to {MAX_SKILL_NAME_CHARS} of a-z, 0-9 and single hyphens between them"
         raise UsageError(f"{manifest}: name must be {rule}, got {name!r:.80}")
-    if name != place.name:
-        raise UsageError(f"{manifest}: name must be the same as that of the directory, {place.name!r}; got {name!r}")
+    if name != path.name:
+        raise UsageError(f"{manifest}: name must be the same as that of the directory, {path.name!r}; got {name!r}")
     # Agent Skills allows 1,024 characters, but well-known skills exceed it and every host accepts them.
     if not isinstance(description, str) or not description.strip():
         raise UsageError(

@@ -333,11 +333,11 @@ class TaskEngine:
         async with self._claiming:
             # Taken under the lock and before the renewal: a job that is claimed later is not in the
             # rows and must not count as lost.
-            mine = dict(self._running)
+            running = dict(self._running)
             until = now_ms() + self._lease
             rows = await self._write(partial(leases.renew, server=self.name, worker=self.worker, until=until))
             self.alive_until = until
-        await self._compare(mine, rows)
+        await self._compare(running, rows)
         await self._reclaim()
         if self._beats % max(1, int(SWEEP_SECONDS / POLL_SECONDS)) == 0:
             while await self._write(lambda tx: jobs.sweep(tx, now_ms())) >= jobs.SWEEP_BATCH_SIZE:

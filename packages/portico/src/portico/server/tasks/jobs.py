@@ -287,7 +287,7 @@ def sweep(tx: Transaction, now: int) -> int:
 
     Finished jobs are deleted; queued and waiting ones fail; running ones continue.
     """
-    gone = tx.execute(
+    deleted = tx.execute(
         "delete from portico_job where id in (select id from portico_job where expires_at < :now"
         " and status in ('completed', 'failed', 'cancelled') limit :most)",
         {"now": now, "most": SWEEP_BATCH_SIZE},
@@ -302,7 +302,7 @@ def sweep(tx: Transaction, now: int) -> int:
     )
     for job in late:
         finish_job(tx, job, failed_outcome("Internal error: the task's time to live ended before it finished"), now)
-    return gone + len(late)
+    return deleted + len(late)
 
 
 # Used by the command line
@@ -331,12 +331,12 @@ def find(tx: Transaction, id: str) -> Job | None:
     return result[0] if len(result) == 1 else None
 
 
-def matching(tx: Transaction, prefix: str, most: int = 2) -> list[Job]:
+def matching(tx: Transaction, prefix: str, limit: int = 2) -> list[Job]:
     """Return jobs whose id starts with a prefix; only one for a complete id, none for an empty prefix."""
     rows = tx.fetch_all(
         Job,
         "select * from portico_job where substr(id, 1, :length) = :id order by id limit :most",
-        {"id": prefix, "length": len(prefix), "most": most},
+        {"id": prefix, "length": len(prefix), "most": limit},
     )
     exact = [job for job in rows if job.id == prefix]
     return exact or (rows if prefix else [])

@@ -81,7 +81,7 @@ def claim(
     if len(due) > max_jobs:
         # Other workers may have skipped the rows that we locked and do not take.
         tx.publish(JOB_CREATED, server)
-    order = {job.id: place for place, job in enumerate(due[:max_jobs])}
+    order = {job.id: position for position, job in enumerate(due[:max_jobs])}
     if not order:
         return [], {}
     claimed = tx.fetch_all(
@@ -95,8 +95,8 @@ def claim(
     return claimed, finished_steps(tx, list(order))
 
 
-def _select_due_jobs(tx: Transaction, server: str, tools: list[str], now: int, most: int) -> list[_DueJob]:
-    if not tools or most <= 0:
+def _select_due_jobs(tx: Transaction, server: str, tools: list[str], now: int, limit: int) -> list[_DueJob]:
+    if not tools or limit <= 0:
         return []
     # Read from the start of an index that has the right order: hence the `+` and the `||`, without which SQLite chooses
     # another index and sorts the whole queue. A single tool has its own index.
@@ -106,7 +106,7 @@ def _select_due_jobs(tx: Transaction, server: str, tools: list[str], now: int, m
         _DueJob,
         f"select id, priority, run_at from portico_job where server = :server and status = 'queued' and {tool}"
         " and +run_at <= :now order by priority desc, run_at, id limit :most for update skip locked",
-        {"server": server, "now": now, "most": most, **selection},
+        {"server": server, "now": now, "most": limit, **selection},
     )
 
 

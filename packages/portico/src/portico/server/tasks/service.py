@@ -223,7 +223,7 @@ class TaskService(Service):
         return False
 
     async def _create(
-        self, call: Call, params: CallToolParams, tool: Tool, config: TaskConfig, begun: DetachedCall | None = None
+        self, call: Call, params: CallToolParams, tool: Tool, config: TaskConfig, detached: DetachedCall | None = None
     ) -> Any:
         moment = now_ms()
         revision = call.protocol_version or FIRST_MODERN_VERSION
@@ -255,11 +255,11 @@ class TaskService(Service):
             progress=None,
             total=None,
             questions={},
-            answers={} if begun is None else begun.answers,
+            answers={} if detached is None else detached.answers,
             outcome=Raw(b""),
         )
         with _store_errors("the task was not started"):
-            await (await self.engine()).create(job, {} if begun is None else begun.steps)
+            await (await self.engine()).create(job, {} if detached is None else detached.steps)
         if revision >= FIRST_MODERN_VERSION:
             return tasks_2026_07_28.to_task_handle(job, config.poll_interval)
         return tasks_2025_11_25.to_create_result(job, config.poll_interval)
@@ -336,11 +336,11 @@ class TaskService(Service):
         if (call.protocol_version or FIRST_MODERN_VERSION) >= FIRST_MODERN_VERSION or call.is_anonymous:
             raise MethodNotFound.of(call.method)
         params = METHODS["tasks/list"].decode(call.params)
-        cursors, whose = self._host.registry.cursors, owner_id(call)
-        after = tasks_2025_11_25.parse_cursor(params.cursor, cursors, whose)
+        cursors, owner = self._host.registry.cursors, owner_id(call)
+        after = tasks_2025_11_25.parse_cursor(params.cursor, cursors, owner)
         with _store_errors("the tasks cannot be listed"):
-            page = await (await self.engine()).list_jobs(whose, after)
-        return tasks_2025_11_25.to_list_result(page, self._poll, cursors, whose)
+            page = await (await self.engine()).list_jobs(owner, after)
+        return tasks_2025_11_25.to_list_result(page, self._poll, cursors, owner)
 
     # Subscriptions
 

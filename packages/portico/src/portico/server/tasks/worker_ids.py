@@ -17,20 +17,20 @@ def new_worker_id() -> str:
 
 def shorten(worker: str) -> str:
     """Return a short worker id for an operator: host, process and engine, such as `web1/27135/b2a3f58e`."""
-    place, _, rest = worker.partition("/")
+    prefix, _, rest = worker.partition("/")
     process, _, engine = rest.partition("/")
-    parts = (place.partition(":")[0], process.partition(".")[0], engine)
+    parts = (prefix.partition(":")[0], process.partition(".")[0], engine)
     return "/".join(part for part in parts if part)
 
 
 def is_worker_dead(worker: str) -> bool:
     """Return whether a worker is known to be dead. For workers on other machines only the lease can tell."""
-    place, _, rest = worker.partition("/")
+    prefix, _, rest = worker.partition("/")
     process = rest.partition("/")[0]
     pid, _, started = process.partition(".")
     # When in doubt it is alive: a wrong guess would run its jobs twice, a late one only delays them
     # until the lease expires.
-    if place != _host_identity() or not started or not pid.isdigit():
+    if prefix != _host_identity() or not started or not pid.isdigit():
         return False
     result = _start_time(int(pid))
     return _is_gone(int(pid)) if result is None else result != started

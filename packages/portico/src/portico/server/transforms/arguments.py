@@ -137,8 +137,8 @@ def _apply_to_schema(schema: Any, change: ArgTransform) -> Any:
     made = dict(schema) if isinstance(schema, Mapping) else {}
     if change.type is not UNSET:
         # Keywords such as `minimum` belong to the old type and would contradict the new one.
-        kept = {name: made[name] for name in ("description", "title", "default") if name in made}
-        made = {**schema_of(change.type), **kept}
+        remaining = {name: made[name] for name in ("description", "title", "default") if name in made}
+        made = {**schema_of(change.type), **remaining}
     if change.description is not UNSET:
         made["description"] = change.description
     if change.examples is not UNSET:

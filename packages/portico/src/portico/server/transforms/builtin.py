@@ -234,8 +234,12 @@ class PromptsAsTools(Transform):
                         "name": prompt.name,
                         "description": prompt.description,
                         "arguments": [
-                            {"name": each.name, "description": each.description, "required": each.required}
-                            for each in prompt.arguments or ()
+                            {
+                                "name": parameter.name,
+                                "description": parameter.description,
+                                "required": parameter.required,
+                            }
+                            for parameter in prompt.arguments or ()
                         ],
                     }
                     for prompt in await ctx.list_prompts()

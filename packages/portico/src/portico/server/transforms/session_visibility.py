@@ -54,19 +54,19 @@ class SessionVisibility(Middleware):
     def add(self, call: Call, rule: VisibilityRule | None) -> None:
         """Add a rule to the session of a call; None removes all rules."""
         states = self._server.runtime.session_states
-        kept = states.get(call, _STATE) or []
-        if rule is not None and len(kept) >= _MAX_RULES:
+        stored_state = states.get(call, _STATE) or []
+        if rule is not None and len(stored_state) >= _MAX_RULES:
             raise ToolError("Too many visibility rules in this session: reset them first.")
         # As plain values: session state is stored as JSON.
-        rules = [] if rule is None else [*kept, {name: getattr(rule, name) for name in rule.__struct_fields__}]
+        rules = [] if rule is None else [*stored_state, {name: getattr(rule, name) for name in rule.__struct_fields__}]
         states.set(call, _STATE, rules)
 
     def _rules(self, call: Call) -> list[VisibilityRule]:
         try:
-            kept = self._server.runtime.session_states.get(call, _STATE)
+            stored_state = self._server.runtime.session_states.get(call, _STATE)
         except ToolError:
             return []  # the call belongs to no session
-        return [VisibilityRule(**item) for item in kept or ()]
+        return [VisibilityRule(**item) for item in stored_state or ()]
 
     def _match_rules(self, call: Call, component: Any) -> bool | None:
         """Return whether the rules show a component; None if no rule matches."""
@@ -122,12 +122,12 @@ class SessionVisibility(Middleware):
     def _apply_to_entries(
         self, context: MiddlewareContext, entries: list[Any], components: Any, kind: type, key: str
     ) -> list[Any]:
-        kept = [item for item in entries if not self._is_hidden(context.call, components.get(getattr(item, key)))]
+        remaining = [item for item in entries if not self._is_hidden(context.call, components.get(getattr(item, key)))]
         # Additional entries go on the first page only.
         if getattr(context.message, "cursor", None) is not None:
-            return kept
+            return remaining
         besides = [item for item in self._find_enabled(context.call, kind) if getattr(item, "template", None) is None]
-        return [*kept, *(item.definition for item in besides)]
+        return [*remaining, *(item.definition for item in besides)]
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         name, call = context.message.name, context.call

@@ -67,7 +67,7 @@ class EventStreamTransport(HttpTransportBase, ClientTransport):
         tries = 0
         while True:
             before = events.last_id
-            what = f"ended the stream of {method} without a response"
+            reason = f"ended the stream of {method} without a response"
             try:
                 frame = await self._receive_until_result(response, events, call, modern=modern)
                 if frame is not None:
@@ -75,11 +75,11 @@ class EventStreamTransport(HttpTransportBase, ClientTransport):
             except ConnectionClosed:
                 if self.closed:
                     raise
-                what = f"broke off its response to {method}"
+                reason = f"broke off its response to {method}"
             finally:
                 self._pool.release(self._url, response)
             if modern or events.last_id is None:
-                raise ConnectionClosed(f"{self.name} {what}")
+                raise ConnectionClosed(f"{self.name} {reason}")
             tries = 0 if events.last_id != before else tries + 1
             response = await self._resume_stream(events, tries, method)
 
@@ -175,27 +175,27 @@ class EventStreamTransport(HttpTransportBase, ClientTransport):
         """Open the GET stream before continuing: earlier unsolicited messages would be lost, and a result may depend on
         them.
         """
-        begun = asyncio.Event()
+        started = asyncio.Event()
 
         async def run_stream() -> None:
             try:
-                await self._run_get_stream(begun)
+                await self._run_get_stream(started)
             finally:
-                begun.set()
+                started.set()
 
         self._start_background(run_stream())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GET_STREAM_OPEN_TIMEOUT_SECONDS):
-                await begun.wait()
+                await started.wait()
 
-    async def _run_get_stream(self, begun: asyncio.Event) -> None:
+    async def _run_get_stream(self, started: asyncio.Event) -> None:
         """Receive unsolicited messages. Not every server supports this."""
         events = SseDecoder(self._max_response_bytes)
         tries, attended = 0, False
         while tries < MAX_RESUMPTIONS and not self.closed:
             try:
                 response = await self._open_get_stream(events.last_id)
-                begun.set()
+                started.set()
                 try:
                     if response.status == 404 and self._session_id is not None:
                         self.channel.close(SessionExpired(f"{self.name} no longer knows the session"))
@@ -220,9 +220,9 @@ class EventStreamTransport(HttpTransportBase, ClientTransport):
 
     async def _receive_all(self, response: HttpClientResponse, events: SseDecoder) -> bool:
         """Receive a stream to its end. Return whether it lasted: a stream that repeatedly ends at once is given up."""
-        begun = asyncio.get_running_loop().time()
+        started_at = asyncio.get_running_loop().time()
         await self._receive_until_result(response, events)
-        return asyncio.get_running_loop().time() - begun > INITIAL_BACKOFF_SECONDS
+        return asyncio.get_running_loop().time() - started_at > INITIAL_BACKOFF_SECONDS
 
     def _start_background(self, errand: Any) -> None:
         async def log_errors() -> None:

@@ -72,12 +72,12 @@ class HttpUrl:
     def resolve_same_origin(self, location: str) -> HttpUrl | None:
         """Return the location of a redirect if it has the same origin, else None."""
         try:
-            there = HttpUrl(self.join(location))
+            target = HttpUrl(self.join(location))
         except (UsageError, ValueError):
             return None
-        same = (there.is_tls, there.host, there.port) == (self.is_tls, self.host, self.port)
+        same = (target.is_tls, target.host, target.port) == (self.is_tls, self.host, self.port)
         # Connect to the address that was checked for this URL.
-        return HttpUrl(there.url, self.connect_address) if same else None
+        return HttpUrl(target.url, self.connect_address) if same else None
 
     def basic_auth_headers(self, header: str) -> HeaderItems:
         """Return the credentials of the URL, if any, as a Basic authentication header (RFC 7617)."""

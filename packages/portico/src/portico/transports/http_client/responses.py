@@ -155,8 +155,8 @@ def summarize_body(data: bytes) -> str:
     return f": {text}" if text else ""
 
 
-def add_server_context(error: ProtocolError | TransportError, name: str, what: str) -> PorticoError:
+def add_server_context(error: ProtocolError | TransportError, name: str, reason: str) -> PorticoError:
     """Return an error that names the server and the request. Errors sent by the server stay unchanged."""
     if (isinstance(error, ProtocolError) and error.http_status) or name in str(error):
         return error
-    return type(error)(f"{name}, {what}: {error}")
+    return type(error)(f"{name}, {reason}: {error}")

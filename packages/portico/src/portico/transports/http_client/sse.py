@@ -89,12 +89,12 @@ class SseTransport(HttpTransportBase, DuplexTransport):
     def _validate_endpoint(self, endpoint: str) -> HttpUrl:
         # Messages carry the token. An endpoint of another origin would send it to a third party, as the
         # specification warns.
-        there = self._url.resolve_same_origin(endpoint)
-        if there is None:
+        target = self._url.resolve_same_origin(endpoint)
+        if target is None:
             # The URL is only logged: behind a gateway, clients read the error.
             log.warning("%s announced a message endpoint of another origin: %r", self.name, endpoint[:200])
             raise ProtocolError(f"{self.name} announced a message endpoint of another origin")
-        return there
+        return target
 
     async def _listen(self, response: HttpClientResponse, events: SseDecoder, rest: list[ServerSentEvent]) -> None:
         reason = f"{self.name} ended its stream"
@@ -163,8 +163,8 @@ class SseTransport(HttpTransportBase, DuplexTransport):
         finally:
             self._pool.release(self._endpoint, response)
         if response.status >= 300:
-            what = f"responded with HTTP status {response.status}{summarize_body(data)}"
-            self.channel.fail_pending(HttpStatusError(f"{self.name} {what}", response.status))
+            reason = f"responded with HTTP status {response.status}{summarize_body(data)}"
+            self.channel.fail_pending(HttpStatusError(f"{self.name} {reason}", response.status))
 
     async def close(self) -> None:
         self.channel.close(ConnectionClosed("the client was closed"))

@@ -250,14 +250,14 @@ class StreamableHttpTransport(EventStreamTransport):
     def add_server_context(self, failure: ProtocolError | TransportError) -> PorticoError:
         return add_server_context(failure, self.name, "tools/call")
 
-    def _to_call(self, begun: PendingHttpCall) -> Call:
+    def _to_call(self, pending_call: PendingHttpCall) -> Call:
         """Return the Call as it was sent."""
-        reply = CallbackReply(begun.call.reply.notify)
+        reply = CallbackReply(pending_call.call.reply.notify)
         return Call(
             method="tools/call",
-            params=Raw(begun.params),
-            id=begun.id,
-            protocol_version=begun.call.protocol_version,
+            params=Raw(pending_call.params),
+            id=pending_call.id,
+            protocol_version=pending_call.call.protocol_version,
             reply=reply,
         )
 
@@ -334,15 +334,15 @@ class StreamableHttpTransport(EventStreamTransport):
                 return response
             self._pool.release(self._url, response)
             to = response.headers.get("location", "")
-            there = self._url.resolve_same_origin(to)
-            if there is None:
+            target = self._url.resolve_same_origin(to)
+            if target is None:
                 raise HttpStatusError(
                     f"{self.name} redirects to {to[:200]!r}; if this is correct, use that URL", response.status
                 )
             # Later requests use the new path immediately. The cached heads contain the old one.
-            self._url = there
+            self._url = target
             self._head_cache.clear()
-            response = await self._send_http_request(method, there, headers, body, operation)
+            response = await self._send_http_request(method, target, headers, body, operation)
         raise HttpStatusError(f"{self.name} redirects too often", response.status)
 
     def _result(self, response: HttpClientResponse, data: bytes, id: RequestId, method: str) -> Raw:
@@ -365,20 +365,20 @@ class StreamableHttpTransport(EventStreamTransport):
                 raise ProtocolError(f"{self.name} answered {method} (id {id!r}) with the id {format_id(frame.id)}")
             return unwrap_result(frame, status, parse_retry_after(response))
         if status >= 300:
-            what = f"{self.name} responded to {method} with HTTP status {status}{summarize_body(data)}"
+            reason = f"{self.name} responded to {method} with HTTP status {status}{summarize_body(data)}"
             if status == 404 and b"endpoint" not in data:
-                what += " (is this the path of its endpoint? It is usually /mcp)"
-            raise HttpStatusError(what, status, parse_retry_after(response))
+                reason += " (is this the path of its endpoint? It is usually /mcp)"
+            raise HttpStatusError(reason, status, parse_retry_after(response))
         if isinstance(frame, MalformedMessage):
             raise ProtocolError(f"{self.name} answered {method} with a malformed message: {frame.error.message}")
-        what = f"{response.media_type[:100] or 'nothing'}" if data else "no content"
+        reason = f"{response.media_type[:100] or 'nothing'}" if data else "no content"
         hint = (
             "; is this the URL of an MCP endpoint? Its path is usually /mcp"
             if response.media_type == "text/html"
             else ""
         )
         raise ProtocolError(
-            f"{self.name} answered {method} with {what} instead of a message (HTTP status {status}){hint}"
+            f"{self.name} answered {method} with {reason} instead of a message (HTTP status {status}){hint}"
         )
 
     # Other messages
@@ -405,23 +405,23 @@ class StreamableHttpTransport(EventStreamTransport):
             return
         self._start_background(self._post(message, [*self._common_headers, *self._session_headers()], "an answer"))
 
-    async def _post(self, message: bytes, headers: HeaderItems, what: str) -> None:
+    async def _post(self, message: bytes, headers: HeaderItems, reason: str) -> None:
         try:
             async with suspendable_timeout(POST_TIMEOUT_SECONDS):
-                response = await self._send("POST", headers, message, what)
+                response = await self._send("POST", headers, message, reason)
                 try:
                     data = await response.read(64 * 1024) if response.media_type != EVENT_STREAM_MEDIA_TYPE else b""
                 finally:
                     self._pool.release(self._url, response)
         except (ProtocolError, ConnectionClosed, ConnectError) as failure:
-            raise add_server_context(failure, self.name, what) from None
+            raise add_server_context(failure, self.name, reason) from None
         except TransportError:
             raise
         except TimeoutError:
-            raise RequestTimeout(f"{self.name} did not accept {what} within {POST_TIMEOUT_SECONDS:g} s") from None
+            raise RequestTimeout(f"{self.name} did not accept {reason} within {POST_TIMEOUT_SECONDS:g} s") from None
         if response.status >= 300:
-            what = f"{self.name} responded to {what} with HTTP status {response.status}{summarize_body(data)}"
-            raise HttpStatusError(what, response.status, parse_retry_after(response))
+            reason = f"{self.name} responded to {reason} with HTTP status {response.status}{summarize_body(data)}"
+            raise HttpStatusError(reason, response.status, parse_retry_after(response))
 
     # Shutdown
 

@@ -242,14 +242,16 @@ class HttpApplication:
         }
         if {path: current_endpoint.handler for path, current_endpoint in current.items()} == handlers:
             return
-        gone = [
+        removed = [
             current_endpoint
             for path, current_endpoint in current.items()
             if current_endpoint.handler is not handlers.get(path)
         ]
-        kept = {path: current_endpoint for path, current_endpoint in current.items() if current_endpoint not in gone}
+        remaining = {
+            path: current_endpoint for path, current_endpoint in current.items() if current_endpoint not in removed
+        }
         made = {
-            path: kept.get(path) or Endpoint(handler, self.settings, self.metrics, self.traffic, self._forbidden)
+            path: remaining.get(path) or Endpoint(handler, self.settings, self.metrics, self.traffic, self._forbidden)
             for path, handler in handlers.items()
         }
         for endpoint in made.values():
@@ -260,8 +262,8 @@ class HttpApplication:
         self._routes = dict(self._builtin_routes)
         for path, endpoint in made.items():
             self._routes |= endpoint.routes(path)
-        if gone:
-            self._ending.start(self._drain_endpoints(gone, ENDPOINT_DRAIN_SECONDS))
+        if removed:
+            self._ending.start(self._drain_endpoints(removed, ENDPOINT_DRAIN_SECONDS))
 
     def is_endpoint_path(self, path: str) -> bool:
         """Return whether a path belongs to an endpoint."""

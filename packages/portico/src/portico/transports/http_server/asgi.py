@@ -309,11 +309,11 @@ class AsgiResponseWriter:
     async def _stream(self, receive: Receive) -> None:
         """Send messages until the stream ends, a response is set, or the client disconnects."""
         # ASGI reports a disconnect only to `receive`, so a task has to wait for it while the stream is sent.
-        gone = asyncio.ensure_future(_wait_disconnect(receive))
-        gone.add_done_callback(self._wake)
+        disconnected = asyncio.ensure_future(_wait_disconnect(receive))
+        disconnected.add_done_callback(self._wake)
         try:
             while self._waiting or not self._ended:
-                if gone.done() or self._gone:
+                if disconnected.done() or self._gone:
                     self._answer = None
                     break
                 if self._waiting:
@@ -325,7 +325,7 @@ class AsgiResponseWriter:
             self._ended = True
             if self._sent is not None:
                 self._sent.set()
-            gone.cancel()
+            disconnected.cancel()
             # Reset before the call, so that it runs once even if it closes this writer again.
             on_close, self.on_close = self.on_close, None
             if on_close is not None:

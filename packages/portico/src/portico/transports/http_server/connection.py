@@ -308,9 +308,9 @@ class HttpServerConnection(asyncio.Protocol):
 
     def _strip_upgrade_headers(self) -> bytes:
         """Return the request head without the upgrade offer. A request with a body is parsed again."""
-        kept = [pair for pair in self._headers.items() if pair[0] not in (b"upgrade", b"connection")]
+        remaining = [pair for pair in self._headers.items() if pair[0] not in (b"upgrade", b"connection")]
         line = b"%b %b HTTP/1.1\r\n" % (self._parser.get_method(), self._url)
-        return line + b"".join([b"%b: %b\r\n" % pair for pair in kept]) + b"\r\n"
+        return line + b"".join([b"%b: %b\r\n" % pair for pair in remaining]) + b"\r\n"
 
     # Fast path: clients repeat the same head. If it equals the last head of the connection, and a whole body and
     # nothing else follows, it is neither parsed nor checked again. Other simple heads are parsed without llhttp, and

@@ -69,12 +69,12 @@ class Listener:
 
     def add(self, connection: HttpServerConnection) -> None:
         self._connections.add(connection)
-        beside = self._addresses.setdefault(client_network(connection.peer), {})
-        beside[connection] = None
+        connections = self._addresses.setdefault(client_network(connection.peer), {})
+        connections[connection] = None
         if len(self._connections) > self.max_connections:
             self._evict_idle(max(self._addresses.values(), key=len), connection)
-        elif len(beside) > self.max_connections_per_ip and not connection.via_trusted_proxy:
-            self._evict_idle(beside, connection)
+        elif len(connections) > self.max_connections_per_ip and not connection.via_trusted_proxy:
+            self._evict_idle(connections, connection)
 
     def _evict_idle(self, connections: dict[HttpServerConnection, None], newest: HttpServerConnection) -> None:
         """Close the oldest idle connection, or the newest one if none is idle."""
@@ -88,9 +88,9 @@ class Listener:
         if not self._connections:
             self._empty.set()
         network = client_network(connection.peer)
-        beside = self._addresses.get(network, {})
-        beside.pop(connection, None)
-        if not beside:
+        connections = self._addresses.get(network, {})
+        connections.pop(connection, None)
+        if not connections:
             self._addresses.pop(network, None)
 
     async def listen(

@@ -92,8 +92,8 @@ class SessionManager:
     def add(self, session: HttpSession) -> bool:
         """Add a session. Return whether there was room, or room could be made."""
         # The limit per network is checked first: one client at its limit must not evict sessions of others.
-        near = self._by_network.get(client_network(session.address))
-        if near is not None and len(near) >= self._max_sessions_per_client and not self._evict_idle(near):
+        sessions = self._by_network.get(client_network(session.address))
+        if sessions is not None and len(sessions) >= self._max_sessions_per_client and not self._evict_idle(sessions):
             return False
         if len(self._by_id) >= self._max_sessions and not self._evict_idle(self._by_age):
             return False
@@ -142,9 +142,9 @@ class SessionManager:
         if self._by_id.pop(session.id, None) is None:
             return False
         network = client_network(session.address)
-        near = self._by_network[network]
-        near.remove(session)
-        if not near:
+        sessions = self._by_network[network]
+        sessions.remove(session)
+        if not sessions:
             del self._by_network[network]
         self._by_age.remove(session)
         session.close_channel()

@@ -52,5 +52,5 @@ class StatelessSessionIds:
             return None
 
     def _mac(self, payload: bytes, owner: str | None) -> bytes:
-        whose = b"" if owner is None else hmac.digest(self._key, owner.encode(), "sha256")
-        return hmac.digest(self._key, whose + payload, "sha256")[:_MAC_BYTES]
+        owner_bytes = b"" if owner is None else hmac.digest(self._key, owner.encode(), "sha256")
+        return hmac.digest(self._key, owner_bytes + payload, "sha256")[:_MAC_BYTES]

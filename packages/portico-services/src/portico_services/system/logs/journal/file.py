@@ -168,8 +168,8 @@ class JournalFile:
             raise CorruptData(f"expected an object of type {kind} at {offset:#x}, got type {members[0]}")
         return members
 
-    def _read_object(self, offset: int, size: int, least: int) -> None:
-        if not least <= size <= self._size - offset:
+    def _read_object(self, offset: int, size: int, minimum: int) -> None:
+        if not minimum <= size <= self._size - offset:
             raise CorruptData(f"invalid object size {size:,} bytes: {offset:#x}")
 
     def _chain(self, at: int, max_items: int) -> EntryArray:

@@ -222,31 +222,36 @@ class BindingBuilder:
     def _build_argument(
         self, parameter: dict[str, Any], used_names: dict[str, Any]
     ) -> tuple[ArgumentBinding, dict[str, Any]] | None:
-        place, wire = parameter.get("in"), parameter.get("name")
-        if not isinstance(place, str) or place not in _STYLES_BY_LOCATION or not isinstance(wire, str) or not wire:
+        location, wire = parameter.get("in"), parameter.get("name")
+        if (
+            not isinstance(location, str)
+            or location not in _STYLES_BY_LOCATION
+            or not isinstance(wire, str)
+            or not wire
+        ):
             return None
-        if place == "header" and (
+        if location == "header" and (
             wire.lower() in _IGNORED_HEADERS | CONNECTION_HEADERS or not HEADER_NAME.fullmatch(wire)
         ):
             return None
-        if place == "cookie" and not HEADER_NAME.fullmatch(wire):
+        if location == "cookie" and not HEADER_NAME.fullmatch(wire):
             return None
         content = parameter.get("content")
         is_json = isinstance(content, dict) and bool(content)
         schema_holder = next(iter(content.values()), None) if isinstance(content, dict) else parameter
         schema = self._schemas.convert(schema_holder.get("schema") if isinstance(schema_holder, dict) else {}, "in")
         style = parameter.get("style")
-        style = style if style in _STYLES_BY_LOCATION[place] else _STYLES_BY_LOCATION[place][0]
+        style = style if style in _STYLES_BY_LOCATION[location] else _STYLES_BY_LOCATION[location][0]
         explode = parameter.get("explode")
         for word in ("description", "deprecated"):
             if word in parameter and "$ref" not in schema:
                 schema = {**schema, word: parameter[word]}
         if isinstance(description := parameter.get("description"), str) and "$ref" in schema:
             schema = {**schema, "description": description}
-        name = _unique_name(wire, place, used_names)
+        name = _unique_name(wire, location, used_names)
         exploded = explode if isinstance(explode, bool) else style in ("form", "deepObject")
         reserved = parameter.get("allowReserved") is True
-        return ArgumentBinding(name, place, wire, style, exploded, reserved, is_json), schema
+        return ArgumentBinding(name, location, wire, style, exploded, reserved, is_json), schema
 
     def _body_schema(self, body: RequestBody) -> dict[str, Any]:
         if body.body_encoding == "bytes":
@@ -379,10 +384,10 @@ def to_argument_name(wire: str) -> str:
 MAX_ARGUMENT_NAME_CHARS = 64
 
 
-def _unique_name(wire: str, place: str, used_names: dict[str, Any]) -> str:
+def _unique_name(wire: str, location: str, used_names: dict[str, Any]) -> str:
     name = to_argument_name(wire)
     if name in used_names:
-        name = f"{name[: MAX_ARGUMENT_NAME_CHARS - 8]}_{place}"
+        name = f"{name[: MAX_ARGUMENT_NAME_CHARS - 8]}_{location}"
     number, free = 1, name
     while free in used_names:
         number += 1

@@ -101,16 +101,16 @@ class SecuritySchemes:
 
 
 def _apply_api_key(request: ApiRequest, scheme: dict[str, Any], key: str) -> None:
-    place, name = scheme.get("in"), str(scheme.get("name", ""))
-    if place != "query" and (not HEADER_NAME.fullmatch(name) or name.lower() in CONNECTION_HEADERS):
+    location, name = scheme.get("in"), str(scheme.get("name", ""))
+    if location != "query" and (not HEADER_NAME.fullmatch(name) or name.lower() in CONNECTION_HEADERS):
         raise ToolError("The API's security scheme cannot be applied to a request.", error_type="ToolExecutionError")
-    if place == "query":
+    if location == "query":
         # Replace an argument of the same name: a caller must not override the operator's key.
         request.query = [
             (parameter, value) for parameter, value in request.query if parameter != percent_encode_name(name)
         ]
         request.query.append((percent_encode_name(name), percent_encode(key)))
-    elif place == "cookie":
+    elif location == "cookie":
         request.cookies = [(parameter, value) for parameter, value in request.cookies if parameter != name]
         request.cookies.append((name, percent_encode(key)))
     else:

@@ -89,8 +89,8 @@ def _deep_object(name: str, value: Any, level: int) -> Iterator[tuple[str, Any]]
         for key, item in value.items():
             yield from _deep_object(f"{name}[{key}]", item, level + 1)
     elif isinstance(value, list):
-        for place, item in enumerate(value):
-            inner = f"{name}[{place}]" if isinstance(item, dict | list) else f"{name}[]"
+        for position, item in enumerate(value):
+            inner = f"{name}[{position}]" if isinstance(item, dict | list) else f"{name}[]"
             yield from _deep_object(inner, item, level + 1)
     else:
         yield name, value

@@ -289,9 +289,9 @@ def add_operations(server: Server, spec: Any, options: OpenApiServerOptions) -> 
     validate_options("from_openapi", options, OpenApiServerOptions)
     document = spec if isinstance(spec, OpenApiDocument) else read_document(spec)
     api = _api(document, options)
-    kept: Any = {name: value for name, value in options.items() if name in OperationFilter.__annotations__}
+    filter_options: Any = {name: value for name, value in options.items() if name in OperationFilter.__annotations__}
     maps = options.get("route_maps") or ()
-    operations = [item for item in list_operations(document, kept) if becomes_tool(item, maps)]
+    operations = [item for item in list_operations(document, filter_options) if becomes_tool(item, maps)]
     result = assign_names(operations, options.get("rename", {}))
     if not result:
         raise UsageError("the document has no operations, or the filters exclude all of them")

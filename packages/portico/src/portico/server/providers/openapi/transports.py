@@ -93,9 +93,9 @@ class HttpApiTransport:
             if response.status not in _REDIRECT_STATUSES or url is None:
                 return await self._read_response(location, response, max_response_bytes, method)
             # Follow redirects within the origin only: credentials must not go to another host.
-            there = location.resolve_same_origin(url)
+            target = location.resolve_same_origin(url)
             self._discard(location, response)
-            if there is None:
+            if target is None:
                 raise ToolError(
                     "The API redirects to another origin; the redirect was not followed.",
                     error_type="ToolExecutionError",
@@ -110,35 +110,35 @@ class HttpApiTransport:
                     )
                 method, body = "GET", b""
                 headers = tuple(item for item in headers if item[0].lower() != "content-type")
-            location = there
+            location = target
         raise ToolError("The API redirects too often.", error_type="ToolExecutionError")
 
     async def _exchange(
-        self, method: str, place: HttpUrl, headers: HeaderItems, body: bytes, call: Any
+        self, method: str, url: HttpUrl, headers: HeaderItems, body: bytes, call: Any
     ) -> HttpClientResponse:
         if self.transport_for_call is None:
-            return await self._pool.send(method, place, headers, body)
+            return await self._pool.send(method, url, headers, body)
         carried: HttpClientResponse = await self.transport_for_call(call).send(
-            self._pool, method, place, headers, body, method
+            self._pool, method, url, headers, body, method
         )
         return carried
 
     async def _read_response(
-        self, place: HttpUrl, response: HttpClientResponse, max_bytes: int, method: str
+        self, url: HttpUrl, response: HttpClientResponse, max_bytes: int, method: str
     ) -> ApiResponse:
         if method == "HEAD":
             # Content-Length describes a body that is not sent, so the connection cannot be reused.
-            self._discard(place, response)
+            self._discard(url, response)
             return ApiResponse(response.status, response.headers)
         try:
             body = await response.read(max_bytes)
         finally:
-            self._pool.release(place, response)
+            self._pool.release(url, response)
         return ApiResponse(response.status, response.headers, body)
 
-    def _discard(self, place: HttpUrl, response: HttpClientResponse) -> None:
+    def _discard(self, url: HttpUrl, response: HttpClientResponse) -> None:
         response.connection.abort()
-        self._pool.release(place, response)
+        self._pool.release(url, response)
 
     async def _resolve_url(self, url: str) -> HttpUrl:
         if not self._public_only:

@@ -69,10 +69,10 @@ class ControlSocket:
         """Return copies of the sockets of another slot."""
         return [socket.socket(fileno=os.dup(number)) for number in self.assignment.others.get(slot, [])]
 
-    def send(self, **what: Any) -> None:
+    def send(self, **fields: Any) -> None:
         """Send a message to the supervisor. Does nothing if the supervisor is gone."""
         try:
-            self.socket.sendall(encode_line(what))
+            self.socket.sendall(encode_line(fields))
         except OSError:
             pass
 

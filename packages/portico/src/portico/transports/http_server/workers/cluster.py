@@ -268,12 +268,14 @@ class WorkerCluster:
     def aggregate_metrics(self, local_metrics: str, callback: Callable[[str], None]) -> None:
         self._background_tasks.start(self._aggregate_metrics(local_metrics, callback))
 
-    async def _aggregate_metrics(self, own: str, then: Callable[[str], None]) -> None:
+    async def _aggregate_metrics(self, own: str, callback: Callable[[str], None]) -> None:
         responses = await asyncio.gather(
             *(self._query_worker(other, "/metrics") for other in self._socket_dir.list_other_workers())
         )
         texts = [own, *(answer.body.decode() for answer in responses if answer is not None)]
-        then(metrics.aggregate_metrics(texts) + f"# TYPE mcp_server_workers gauge\nmcp_server_workers {len(texts)}\n")
+        callback(
+            metrics.aggregate_metrics(texts) + f"# TYPE mcp_server_workers gauge\nmcp_server_workers {len(texts)}\n"
+        )
 
     async def describe_workers(self) -> list[dict[str, Any]]:
         """Return a summary of each other worker on this machine."""
@@ -297,9 +299,9 @@ class WorkerCluster:
         return self._others
 
     async def _load_remote_sessions(self, rows: WorkerStore) -> None:
-        look = partial(status.list_remote_sessions, self._config.server, self.worker_id, MAX_LISTED_SESSIONS)
+        loader = partial(status.list_remote_sessions, self._config.server, self.worker_id, MAX_LISTED_SESSIONS)
         try:
-            count, items = await rows.read(look)
+            count, items = await rows.read(loader)
         except StoreError as failure:
             log.debug("could not read the sessions of other workers: %s", failure)
             return

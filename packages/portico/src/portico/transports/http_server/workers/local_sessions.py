@@ -226,6 +226,6 @@ class LocalSessions:
         callback()
 
 
-async def _call_when_written(written: asyncio.Future[None], then: Callable[[], None]) -> None:
+async def _call_when_written(written: asyncio.Future[None], callback: Callable[[], None]) -> None:
     await asyncio.wait([written], timeout=WRITE_TIMEOUT_SECONDS)
-    then()
+    callback()

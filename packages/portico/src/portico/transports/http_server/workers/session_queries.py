@@ -92,10 +92,10 @@ def take_over_sessions(sessions: list[OwnedSession], worker: str, tx: Transactio
         if owner not in (None, worker) and _has_lease(owner, tx):
             continue
         ids = [id for id, held in sessions if held == owner]
-        whose = "owner is null" if owner is None else "owner = :owner"
+        owner_test = "owner is null" if owner is None else "owner = :owner"
         rows = tx.fetch_all(
             str,
-            f"update portico_session set owner = :worker, used_at = :now where id in :ids and {whose} returning id",
+            f"update portico_session set owner = :worker, used_at = :now where id in :ids and {owner_test} returning id",
             {"worker": worker, "now": tx.now(), "ids": ids} | ({} if owner is None else {"owner": owner}),
         )
         outcomes |= {(id, owner): True for id in rows}

@@ -78,9 +78,9 @@ class WorkerProcess:
         *lines, self._buffer = self._buffer.split(b"\n")
         return [msgspec.json.decode(line) for line in lines]
 
-    def send(self, **what: Any) -> None:
+    def send(self, **fields: Any) -> None:
         with suppress(OSError):
-            self.socket.sendall(encode_line(what))
+            self.socket.sendall(encode_line(fields))
 
     def terminate(self, seconds: float) -> None:
         """Ask the worker to stop. It is killed after `seconds`."""
@@ -271,9 +271,9 @@ class Supervisor:
         slot = self.slots[index]
         numbers = [item.fileno() for item in slot.sockets]
         others = {
-            place: [item.fileno() for item in other.sockets]
-            for place, other in enumerate(self.slots if self._slots_have_own_sockets else ())
-            if place != index
+            position: [item.fileno() for item in other.sockets]
+            for position, other in enumerate(self.slots if self._slots_have_own_sockets else ())
+            if position != index
         }
         try:
             process = subprocess.Popen(

@@ -112,8 +112,8 @@ class HttpWorker:
             for server in self._covering.pop(command.get("uncover", -1), ()):
                 server.close()
 
-    async def _cover_slot(self, place: int) -> None:
+    async def _cover_slot(self, position: int) -> None:
         """Accept the connections of another slot, too."""
-        self._covering[place] = await self._listener.listen_on(
-            self._control.duplicate_sockets(place), self._bind_address.ssl_context()
+        self._covering[position] = await self._listener.listen_on(
+            self._control.duplicate_sockets(position), self._bind_address.ssl_context()
         )
