@@ -199,8 +199,8 @@ class MessageLog:
             message.kind = "notification" if about.id is UNSET else "request"
             message.method, message.rpc_id = about.method[:200], _short_id(id)
             named = _try_decode(_named, about.params) or _ParamsHeader()
-            what = named.name if named.name is not None else named.uri
-            message.name = what[:1000] if isinstance(what, str) else None
+            target = named.name if named.name is not None else named.uri
+            message.name = target[:1000] if isinstance(target, str) else None
             self._track_request(message, named)
         elif about.id is not UNSET or about.error is not UNSET:
             message.kind, message.rpc_id = "response", _short_id(id)

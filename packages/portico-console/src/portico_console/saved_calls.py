@@ -95,9 +95,9 @@ class SavedCallsService(Service):
         saved = self._read()
         if len(saved) >= MAX_SAVED_CALLS or len(msgspec.json.encode(call)) > MAX_SAVED_CALL_BYTES:
             raise ToolError(f"at most {MAX_SAVED_CALLS} calls of {MAX_SAVED_CALL_BYTES // 1024} KB each can be saved")
-        made = SavedCall(id=secrets.token_hex(6), at=time.time(), **asdict(call))
-        self._write([*saved, made])
-        return structured_response(made)
+        saved_call = SavedCall(id=secrets.token_hex(6), at=time.time(), **asdict(call))
+        self._write([*saved, saved_call])
+        return structured_response(saved_call)
 
     @tool
     async def delete_saved(self, id: str) -> ToolResult:
@@ -199,17 +199,17 @@ def _pair(name: str, value: Any) -> str:
 
 def _as_portico(target: ConsoleTarget, method: str, name: str, arguments: dict[str, Any]) -> str:
     revision = f" --protocol-version {target.state.wanted}" if target.state.wanted else ""
-    place, child = _target_url(target), ""
+    operand, child = _target_url(target), ""
     if target.state.kind == "command":
-        place, child = "", " -- " + " ".join(map(_quote_for_shell, shlex.split(target.state.spec)))
-    place = f" {_operand(place)}" if place else ""
+        operand, child = "", " -- " + " ".join(map(_quote_for_shell, shlex.split(target.state.spec)))
+    operand = f" {_operand(operand)}" if operand else ""
     if method == "resources/read":
-        return f"portico read{place} {_operand(name)}{revision}{child}"
+        return f"portico read{operand} {_operand(name)}{revision}{child}"
     if method == "prompts/get":
         pairs = "".join(f" {_pair(key, value)}" for key, value in arguments.items())
-        return f"portico prompt{place} {_operand(name)}{pairs}{revision}{child}"
+        return f"portico prompt{operand} {_operand(name)}{pairs}{revision}{child}"
     argument_option = f" --arguments {_quote_for_shell(_json(arguments))}" if arguments else ""
-    return f"portico call{place} {_operand(name)}{argument_option}{revision}{child}"
+    return f"portico call{operand} {_operand(name)}{argument_option}{revision}{child}"
 
 
 def _as_python(target: ConsoleTarget, method: str, name: str, arguments: dict[str, Any]) -> str:
@@ -238,11 +238,11 @@ def _as_pytest(target: ConsoleTarget, method: str, name: str, arguments: dict[st
 
 
 def _target(target: ConsoleTarget) -> str:
-    place: Any = target.state.spec if target.state.kind != "self" else _target_url(target)
+    spec: Any = target.state.spec if target.state.kind != "self" else _target_url(target)
     if target.state.kind == "command":
-        place = shlex.split(target.state.spec)
+        spec = shlex.split(target.state.spec)
     version_argument = f", protocol_version={target.state.wanted!r}" if target.state.wanted else ""
-    return f"{place!r}{version_argument}"
+    return f"{spec!r}{version_argument}"
 
 
 def _client_call_source(method: str, name: str, arguments: dict[str, Any]) -> str:

@@ -77,8 +77,8 @@ class ServerRequests:
     ) -> UserResponse:
         """Add a request and wait for the user's response. `on_requested` notifies the run that caused it."""
         size = len(msgspec.json.encode(request))
-        kept = sum(value.size for value in self._waiting.values())
-        if len(self._waiting) >= MAX_PENDING_REQUESTS or kept + size > MAX_PENDING_BYTES:
+        stored_bytes = sum(value.size for value in self._waiting.values())
+        if len(self._waiting) >= MAX_PENDING_REQUESTS or stored_bytes + size > MAX_PENDING_BYTES:
             return UserResponse("cancel")
         question = ServerRequest(
             id=f"q{next(self._ids)}", target=target, run=run, name=name, kind=kind,

@@ -176,11 +176,13 @@ class ConsoleSite:
         # The state of a page is in one process: open targets, pending requests and messages.
         self._forward_to_first_worker(request, writer, partial(self._answer_here, request, writer))
 
-    def _forward_to_first_worker(self, request: HttpRequest, writer: ResponseWriter, here: Callable[[], None]) -> None:
+    def _forward_to_first_worker(
+        self, request: HttpRequest, writer: ResponseWriter, handle_locally: Callable[[], None]
+    ) -> None:
         """Handle a request in the first worker, so that all requests share its state."""
         others = None if self._exchange is None else self._exchange.cluster
-        if others is None or not others.route_to_first_worker(request, writer, here):
-            here()
+        if others is None or not others.route_to_first_worker(request, writer, handle_locally):
+            handle_locally()
 
     def _sign_in(self, request: HttpRequest, writer: ResponseWriter) -> None:
         """Sign in at the worker that handles the API requests, because it remembers the token."""
@@ -258,9 +260,9 @@ class ConsoleSite:
         try:
             yield
         finally:
-            held, self._held, self._endpoint = self._held, None, None
-            if held is not None:
-                await held.exit()
+            lifespan_task, self._held, self._endpoint = self._held, None, None
+            if lifespan_task is not None:
+                await lifespan_task.exit()
 
 
 def attach_console(

@@ -341,12 +341,12 @@ _MARKER_TOOLS = {
 
 def detect_services(names: Iterable[str]) -> dict[str, dict[str, str]]:
     """Return the tools of each detected service: the page's name, and the name at the target."""
-    there = set(names)
+    available = set(names)
     result = {}
     for service, signs in _MARKER_TOOLS.items():
-        prefixes = sorted((name.removesuffix(signs[0]) for name in there if name.endswith(signs[0])), key=len)
-        prefix = next((item for item in prefixes if all(item + sign in there for sign in signs)), None)
+        prefixes = sorted((name.removesuffix(signs[0]) for name in available if name.endswith(signs[0])), key=len)
+        prefix = next((item for item in prefixes if all(item + sign in available for sign in signs)), None)
         if prefix is not None:
             tools = {word: prefix + name for word, name in SERVICE_TOOLS[service].items()}
-            result[service] = {word: name for word, name in tools.items() if name in there}
+            result[service] = {word: name for word, name in tools.items() if name in available}
     return result

@@ -105,14 +105,14 @@ class ConsoleTarget:
     def __init__(
         self,
         state: TargetState,
-        place: Any,
+        spec: Any,
         wire: MessageLog,
         questions: ServerRequests,
         changed: Callable[[], None],
         **options: Any,
     ) -> None:
         self.state = state
-        self.address = place
+        self.address = spec
         # The URL of this server itself, for clients outside this process.
         self.url = ""
         self.client: Client | None = None
@@ -160,11 +160,11 @@ class ConsoleTarget:
         return self._client(self.address.with_address("console"), self.state.wanted, {"principal": principal}, asker)
 
     def _client(
-        self, place: Any, revision: ProtocolVersion | None, options: dict[str, Any], asker: str | None = None
+        self, spec: Any, revision: ProtocolVersion | None, options: dict[str, Any], asker: str | None = None
     ) -> Client:
         sampling, eliciting = partial(self._sample, asker), partial(self._elicit, asker)
         client = Client(
-            place,
+            spec,
             protocol_version=revision,
             # Errors are the subject here: the console sends what the user asks for, does not validate results, and
             # hardly retries.
@@ -219,8 +219,8 @@ class ConsoleTarget:
 
     # Notifications
 
-    def _log_message(self, way: str, data: bytes) -> None:
-        self._wire.add("target", self.state.id, "sent" if way == "sent" else "received", data)
+    def _log_message(self, direction: str, data: bytes) -> None:
+        self._wire.add("target", self.state.id, "sent" if direction == "sent" else "received", data)
 
     def _listen(self) -> None:
         """Subscribe to changes, which 2026-07-28 sends only to subscribers."""
@@ -402,7 +402,7 @@ class TargetRegistry:
 
     def add(
         self,
-        place: Any,
+        source: Any,
         spec: str,
         kind: TargetKind,
         *,
@@ -422,7 +422,7 @@ class TargetRegistry:
             updated={},
             services={},
         )
-        target = ConsoleTarget(state, place, self.message_log, self.server_requests, self.notify, **options)
+        target = ConsoleTarget(state, source, self.message_log, self.server_requests, self.notify, **options)
         self._targets[state.id] = target
         return target
 

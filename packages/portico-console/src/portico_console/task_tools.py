@@ -54,8 +54,8 @@ class ProtocolTasksService(Service):
     @tool(annotations=READS)
     async def jobs(self, status: str | None = None, limit: int = 200) -> ToolResult:
         """List the newest tasks of this server."""
-        most = max(1, min(limit, MAX_TASKS))
-        result = await (await self._database()).read(lambda tx: jobs.list_recent(tx, status, most))
+        max_jobs = max(1, min(limit, MAX_TASKS))
+        result = await (await self._database()).read(lambda tx: jobs.list_recent(tx, status, max_jobs))
         return structured_response(
             {"jobs": [_to_json_object(job) for job in result if job.server == self._server.name]}
         )
@@ -65,8 +65,8 @@ class ProtocolTasksService(Service):
         """Return one task with its arguments, result and completed steps."""
         job = await self._find(id)
         steps = (await (await self._database()).read(lambda tx: jobs.finished_steps(tx, [job.id]))).get(job.id, {})
-        whole = {**_to_json_object(job), "arguments": job.arguments, "steps": steps, "result": job.outcome or None}
-        return structured_response(whole)
+        details = {**_to_json_object(job), "arguments": job.arguments, "steps": steps, "result": job.outcome or None}
+        return structured_response(details)
 
     @tool
     async def cancel_job(self, id: str) -> ToolResult:

@@ -146,9 +146,9 @@ class UpstreamTap:
                     _exchange_with_capture, HttpCapture(self._wire, "upstream", alias), pool._exchange
                 )
 
-    def _log_message(self, alias: str, way: str, data: bytes) -> None:
+    def _log_message(self, alias: str, direction: str, data: bytes) -> None:
         if self._ration.acquire():
-            self._wire.add("upstream", alias, "sent" if way == "sent" else "received", data)
+            self._wire.add("upstream", alias, "sent" if direction == "sent" else "received", data)
 
     def detach(self) -> None:
         self._watching -= 1

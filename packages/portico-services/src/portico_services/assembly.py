@@ -177,8 +177,8 @@ def build_server(
                 or service_name in settings_file.compat
             ):
                 where = _setting_location(environment.settings, service_name, getattr(reason, "option", ""))
-                known = service_name in SERVICE_CLASSES
-                raise UsageError(f"{where}the service {name!r}: {reason}" if known else str(reason)) from None
+                is_built_in = service_name in SERVICE_CLASSES
+                raise UsageError(f"{where}the service {name!r}: {reason}" if is_built_in else str(reason)) from None
             log.info("service %r is not available: %s", name, reason)
             if unavailable is not None:
                 unavailable[service_name] = str(reason)
@@ -263,10 +263,10 @@ def apply_compat(server: Server, settings_file: SettingsFile) -> None:
     # one version of every tool.
     rounds: list[list[Tool]] = []
     for tool in list(registry.tools):
-        meant = (tool.definition.meta or {}).get(INVOCATION_META_KEY) or make_invocation_name(
+        invocation_name = (tool.definition.meta or {}).get(INVOCATION_META_KEY) or make_invocation_name(
             server.info.name, tool.name
         )
-        names[tool.name] = deduplicate(meant, names.values()) if compat.dotted_names else tool.name
+        names[tool.name] = deduplicate(invocation_name, names.values()) if compat.dotted_names else tool.name
         versions = registry.versions(tool)
         rounds += [[] for _ in versions[len(rounds) :]]
         for version, batch in zip(reversed(versions), rounds, strict=False):
@@ -373,11 +373,11 @@ def add_explicit_required(schema: Any) -> Any:
         return [add_explicit_required(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    whole = {name: add_explicit_required(item) for name, item in schema.items()}
-    if whole.get("type") == "object" and isinstance(whole.get("properties"), dict):
+    result = {name: add_explicit_required(item) for name, item in schema.items()}
+    if result.get("type") == "object" and isinstance(result.get("properties"), dict):
         # JSON Schema allows to omit it; the generators of some clients do not.
-        whole.setdefault("required", [])
-    return whole
+        result.setdefault("required", [])
+    return result
 
 
 def _disambiguate_name(tool: Tool, service: str, possible: Collection[str]) -> Tool:
@@ -429,8 +429,8 @@ def create_service(
     if name == "live" and environment.projects:
         merged_options["project_dirs"] = [*merged_options.get("project_dirs", []), *environment.projects]
     # The constructor's parameters are the service's settings.
-    made: Service = kind(**merged_options)
-    return made
+    service: Service = kind(**merged_options)
+    return service
 
 
 def _system_options(options: dict[str, Any], environment: ServiceEnvironment, named: bool) -> dict[str, Any]:

@@ -48,8 +48,8 @@ class ProjectInfo(Struct, frozen=True):
 
 def detect_project(folder: str | os.PathLike[str] | None = None) -> ProjectInfo:
     """Return the project of a directory: its repository, or the directory itself outside a repository."""
-    here = (Path(folder) if folder is not None else Path.cwd()).resolve()
-    for root in (here, *here.parents):
+    start = (Path(folder) if folder is not None else Path.cwd()).resolve()
+    for root in (start, *start.parents):
         inside = _git_dir(root)
         if inside is not None:
             remote, home = _read_remote(inside), _project_dir(root, inside)
@@ -62,7 +62,7 @@ def detect_project(folder: str | os.PathLike[str] | None = None) -> ProjectInfo:
             if not remote and home != root:
                 former = project_from_path(root)  # Worktrees used to be separate projects.
             return ProjectInfo(project, _read_branch(inside), str(root), former)
-    return ProjectInfo(project_from_path(here), former=_previous_name(str(here)))
+    return ProjectInfo(project_from_path(start), former=_previous_name(str(start)))
 
 
 def project_from_path(folder: str | os.PathLike[str]) -> str:
@@ -136,8 +136,8 @@ def relative_to_root(path: str, root: str | None) -> str:
     repository stay absolute.
     """
     if root is not None and os.path.isabs(path):
-        near = os.path.relpath(path, root)
-        path = path if near.startswith("..") else near
+        relative = os.path.relpath(path, root)
+        path = path if relative.startswith("..") else relative
     return path.replace(os.sep, "/")
 
 

@@ -120,8 +120,8 @@ class OperatorTools(Service):
             )
 
     def _record(self, ctx: Context, tool: str, name: str | None, outcome: str) -> None:
-        who = "stdio" if ctx.client_address is None else "anonymous" if ctx.principal is None else ctx.principal.id
-        self._audit.add(tool, {"service": name, "who": who, "address": ctx.client_address}, outcome)
+        actor = "stdio" if ctx.client_address is None else "anonymous" if ctx.principal is None else ctx.principal.id
+        self._audit.add(tool, {"service": name, "who": actor, "address": ctx.client_address}, outcome)
 
 
 def _count_tools(service: Service | None) -> int:

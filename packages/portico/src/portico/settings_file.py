@@ -61,8 +61,8 @@ def read_tables(path: str | Path, text: str | None = None) -> Table:
         raise UsageError(f"{path}: cannot read the file: {failure.strerror}") from None
     except (ValueError, RecursionError) as failure:
         at = re.search(r"\(at line (\d+), column \d+\)", str(failure))
-        place = f"{path}:{at[1]}" if at else str(path)
-        raise UsageError(f"{place}: invalid TOML: {re.sub(r' [(]at line.*', '', str(failure))}") from None
+        location = f"{path}:{at[1]}" if at else str(path)
+        raise UsageError(f"{location}: invalid TOML: {re.sub(r' [(]at line.*', '', str(failure))}") from None
 
 
 def read_json(path: str | Path) -> Any:

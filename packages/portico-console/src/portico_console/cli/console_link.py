@@ -110,14 +110,14 @@ def store_key(site: Any, url: str, data: str | None) -> bool:
 
 def console_url(site: Any, url: str) -> str | None:
     """Return a login link; with a login, the URL of the page; None if no browser can connect."""
-    place = urlsplit(url)
-    if place.scheme not in ("http", "https") or not place.hostname:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
         return None
-    home = urlunsplit((place.scheme, place.netloc, site.home_path, "", ""))
+    home = urlunsplit((parts.scheme, parts.netloc, site.home_path, "", ""))
     if site.authenticator.access.scope is not None:
         return str(home)
-    name = "127.0.0.1" if place.hostname in ("0.0.0.0", "::") else place.hostname
+    name = "127.0.0.1" if parts.hostname in ("0.0.0.0", "::") else parts.hostname
     if name not in ("localhost", "127.0.0.1", "::1"):
         return None
-    netloc = place.netloc.replace(place.hostname, name)
-    return str(site.authenticator.login_url(urlunsplit((place.scheme, netloc, site.home_path, "", ""))))
+    netloc = parts.netloc.replace(parts.hostname, name)
+    return str(site.authenticator.login_url(urlunsplit((parts.scheme, netloc, site.home_path, "", ""))))

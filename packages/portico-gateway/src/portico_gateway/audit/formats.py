@@ -131,8 +131,16 @@ def format_cef(row: StoredRow, record: AuditEvent) -> str:
     chain, _, _, _, hash = row
     failed, refused = record.outcome in _FAILED, record.outcome in _REJECTED
     severity = 7 if refused else 4 if failed else 1
-    what = record.method or record.kind
-    header = ["CEF:0", "Portico", "Portico", __version__, what, f"{what} {record.name}".strip(), str(severity)]
+    event_name = record.method or record.kind
+    header = [
+        "CEF:0",
+        "Portico",
+        "Portico",
+        __version__,
+        event_name,
+        f"{event_name} {record.name}".strip(),
+        str(severity),
+    ]
     pairs = {
         "rt": str(record.at // 1000),
         "src": record.address,

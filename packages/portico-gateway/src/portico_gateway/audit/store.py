@@ -45,11 +45,11 @@ def record_exists(tx: Transaction, row: StoredRow) -> bool:
 
 def insert_records(tx: Transaction, rows: list[StoredRow], ended: bool) -> None:
     """Insert the next records of a chain and update its head."""
-    whole = len(rows) - len(rows) % INSERT_BATCH_ROWS
-    for at in range(0, whole, INSERT_BATCH_ROWS):
+    full_batches = len(rows) - len(rows) % INSERT_BATCH_ROWS
+    for at in range(0, full_batches, INSERT_BATCH_ROWS):
         tx.execute(_INSERT_BATCH, list(chain.from_iterable(rows[at : at + INSERT_BATCH_ROWS])))
-    if whole < len(rows):
-        tx.execute_many(_INSERT_ROW, rows[whole:])
+    if full_batches < len(rows):
+        tx.execute_many(_INSERT_ROW, rows[full_batches:])
     name, number, _, _, hash = rows[-1]
     tx.execute(
         "insert into audit_head (chain, number, hash, ended) values (:chain, :number, :hash, :ended) "

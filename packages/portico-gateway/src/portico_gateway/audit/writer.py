@@ -309,13 +309,13 @@ class AuditWriter:
         if self._due is None:
             return
         while self._pending or self._making or self._made is not None or self._dropped:
-            heard = asyncio.Event()
-            self._listeners.add(heard)
+            flushed = asyncio.Event()
+            self._listeners.add(flushed)
             self._due.set()
             try:
-                await heard.wait()
+                await flushed.wait()
             finally:
-                self._listeners.discard(heard)
+                self._listeners.discard(flushed)
 
     async def _flush_pending(self, *, signed: bool = False, ended: bool = False) -> None:
         """Write the queued records, and sign them if requested or due. Raises StoreError; the records then remain

@@ -211,12 +211,12 @@ class DeviceEndpoints:
             create_device_login, row=row, now=now, source=source_of(request.peer), ring=self._logins.keyring
         )
         await self._server.database.write(create)
-        shown = f"{user_code[:4]}-{user_code[4:]}"
+        display_code = f"{user_code[:4]}-{user_code[4:]}"
         body = {
             "device_code": device_code,
-            "user_code": shown,
+            "user_code": display_code,
             "verification_uri": settings.url("/device"),
-            "verification_uri_complete": settings.url(f"/device?user_code={shown}"),
+            "verification_uri_complete": settings.url(f"/device?user_code={display_code}"),
             "expires_in": int(CODE_TTL_SECONDS),
             "interval": int(POLL_INTERVAL_SECONDS),
         }

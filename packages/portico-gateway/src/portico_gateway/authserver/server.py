@@ -234,12 +234,12 @@ class AuthorizationServer:
             )
         )
 
-    def encode_identity(self, who: Identity) -> bytes:
+    def encode_identity(self, user: Identity) -> bytes:
         """Return the JSON of an identity, without its claims if they are too large."""
-        identity = msgspec.json.encode(who)
+        identity = msgspec.json.encode(user)
         # A provider may return hundreds of groups or nested claims; the row would then be copied with every refresh.
         if len(identity) > MAX_IDENTITY_BYTES:
-            identity = msgspec.json.encode(msgspec.structs.replace(who, claims={}))
+            identity = msgspec.json.encode(msgspec.structs.replace(user, claims={}))
         return identity
 
     # The token endpoint

@@ -279,10 +279,10 @@ def _get(url: str, token: str) -> AuthFlow[FetchResponse]:
     return fetch("GET", url, headers)
 
 
-def _document(answer: FetchResponse, login: IdentityProviderSettings, what: str) -> dict[str, Any]:
+def _document(answer: FetchResponse, login: IdentityProviderSettings, label: str) -> dict[str, Any]:
     result = answer.json_object() if answer.status == 200 else None
     if result is None:
-        raise AuthorizationError(f"{quote_untrusted(login.issuer)} did not return {what} (HTTP {answer.status}).")
+        raise AuthorizationError(f"{quote_untrusted(login.issuer)} did not return {label} (HTTP {answer.status}).")
     return result
 
 

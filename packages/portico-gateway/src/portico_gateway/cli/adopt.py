@@ -38,7 +38,7 @@ def run(words: list[str]) -> int:
         if client not in CLIENTS:
             raise UsageError(f"unknown client {client!r} (expected one of {', '.join(CLIENTS)})")
     status = 0
-    found = False
+    is_adopted = False
     for client in arguments.clients or CLIENTS:
         config_file = CLIENT_CONFIGS[client].get(arguments.scope)
         if config_file is None:
@@ -49,13 +49,13 @@ def run(words: list[str]) -> int:
         path = Path(os.path.realpath(config_file.path()))
         if not path.exists():
             continue
-        found = True
+        is_adopted = True
         try:
             (_undo if arguments.undo else _adopt)(client, config_file, path, arguments)
         except (_SkippedEntry, UsageError) as reason:
             print(f"portico: {client}: {escape_control(str(reason))}", file=sys.stderr)
             status = 1
-    if not found:
+    if not is_adopted:
         print("No configuration was found.")
     elif not arguments.write:
         print("Nothing was written; use --write to apply the changes.")

@@ -76,8 +76,10 @@ async def _check_upstreams(gateway: Gateway, seconds: float) -> tuple[list[tuple
         idle = _idle_rules(gateway)
     states = report["upstreams"]
     problems = [f"{state['alias']}: {state['error'] or 'no response'}" for state in states if not _is_well(state)]
-    held = [f"{item['upstream']}.{to_single_line(item['name'])} is blocked: {item['why']}" for item in report["held"]]
-    return [_row(state) for state in states], [*problems, *report["clashes"], *held, *idle]
+    blocked = [
+        f"{item['upstream']}.{to_single_line(item['name'])} is blocked: {item['why']}" for item in report["held"]
+    ]
+    return [_row(state) for state in states], [*problems, *report["clashes"], *blocked, *idle]
 
 
 def _idle_rules(gateway: Gateway) -> list[str]:
@@ -111,10 +113,10 @@ def _status(arguments: argparse.Namespace) -> int:
             f"expected the URL of a running gateway, such as {DEFAULT_URL}, got the file {url!r};"
             f" to check a file, run `portico gateway check {shlex.quote(url)}`"
         )
-    place = urlsplit(url if "://" in url else f"http://{url}")
-    if place.scheme not in ("http", "https") or not place.hostname:
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"expected the URL of a running gateway, such as {DEFAULT_URL}, got {url!r}")
-    address = f"{place.scheme}://{place.netloc}{STATUS_PATH}"
+    address = f"{parts.scheme}://{parts.netloc}{STATUS_PATH}"
     token = arguments.token or _find_token(address, arguments.data)
     headers = [("Authorization", f"Bearer {token}")] if token else []
     with asyncio.Runner(loop_factory=new_event_loop) as runner:

@@ -155,10 +155,12 @@ def _logs(directory: int, arguments: argparse.Namespace) -> int:
     """Print the end of the hub's log, or of the standard error of servers."""
     if arguments.names:
         status = send_command(directory, "status", []) or {"servers": []}
-        known = {server["name"] for server in status["servers"]}
+        server_names = {server["name"] for server in status["servers"]}
         for name in arguments.names:
-            if name not in known:
-                raise UsageError(f"no host uses the server {name!r} (known: {', '.join(sorted(known)) or 'none'})")
+            if name not in server_names:
+                raise UsageError(
+                    f"no host uses the server {name!r} (known: {', '.join(sorted(server_names)) or 'none'})"
+                )
         for server in status["servers"]:
             if server["name"] in arguments.names:
                 for line in server["stderr"][-arguments.lines :]:

@@ -54,17 +54,17 @@ def run(words: list[str]) -> int:
     return EXIT_UNREACHABLE if missing else status
 
 
-def _leave_out(gateway: Gateway, meant: list[str]) -> None:
+def _leave_out(gateway: Gateway, selected: list[str]) -> None:
     """Remove the upstreams that are not selected, so that they are not started.
 
     Raises UsageError for an unknown alias.
     """
-    there = [item["alias"] for item in gateway.status()]
-    for alias in meant:
-        if alias not in there:
-            raise UsageError(f"unknown upstream {alias!r} (expected one of {', '.join(there) or 'none'})")
-    for alias in there:
-        if meant and alias not in meant:
+    aliases = [item["alias"] for item in gateway.status()]
+    for alias in selected:
+        if alias not in aliases:
+            raise UsageError(f"unknown upstream {alias!r} (expected one of {', '.join(aliases) or 'none'})")
+    for alias in aliases:
+        if selected and alias not in selected:
             gateway.remove_upstream(alias)
 
 
@@ -148,8 +148,8 @@ def _explanation(kind: str, before: dict[str, Any], now: dict[str, Any]) -> list
     changes: list[tuple[str, str, str]] = []
     if kind == "tools":
         for tool in compare_tools(read_tool(before), read_tool(now)):
-            place = "" if tool.place == "tool" else tool.place
-            changes.append(("words" if tool.is_words else tool.level, _join_path(place, tool.path), tool.reason))
+            location = "" if tool.place == "tool" else tool.place
+            changes.append(("words" if tool.is_words else tool.level, _join_path(location, tool.path), tool.reason))
     else:
         for prompt in diff_components(components_from_list("prompt", [before]), components_from_list("prompt", [now])):
             level = "words" if prompt.is_words else prompt.level

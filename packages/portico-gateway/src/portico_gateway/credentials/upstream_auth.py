@@ -113,9 +113,9 @@ class _SubjectTokens:
 
     def remember(self, call: Call) -> str:
         """Store the caller's token and return its key. Raises ToolError if the call has no bearer token."""
-        who, token = require_principal(call, self._alias), _require_token(call, self._alias)
+        principal, token = require_principal(call, self._alias), _require_token(call, self._alias)
         scopes = getattr(call.principal, "scopes", None)
-        identity = [who, getattr(call.principal, "client_id", None), None if scopes is None else sorted(scopes)]
+        identity = [principal, getattr(call.principal, "client_id", None), None if scopes is None else sorted(scopes)]
         key = sha256(msgspec.json.encode(identity)).hexdigest()
         # The latest token replaces the previous one: clients renew their tokens, and an exchange should use the one
         # that lives longest.

@@ -67,10 +67,10 @@ CallerKey = tuple[Hashable, str]
 "Identity of a caller as the upstream sees it (credential and forwarded headers), and the caller's own key."
 
 
-def reserve(places: int) -> int:
+def reserve(count: int) -> int:
     """Return the number of slots that a single caller cannot take."""
     # A quarter is always free for someone else: one caller with many slow calls cannot take the whole upstream.
-    return max(1, places // 4) if places > 1 else 0
+    return max(1, count // 4) if count > 1 else 0
 
 
 class QueueFull(Exception):
@@ -455,8 +455,10 @@ class UpstreamHealth:
         return self._refusal_of(failure, log_failure(log, self.alias, self._mask(str(failure))))
 
     def _refusal_of(self, failure: PorticoError, error_id: str) -> ToolError:
-        what = f"{self.alias}: {self._explain(failure)} (error id {error_id})."
-        return ToolError(what, error_type="ToolExecutionError", details={"upstream": self.alias, "error_id": error_id})
+        message = f"{self.alias}: {self._explain(failure)} (error id {error_id})."
+        return ToolError(
+            message, error_type="ToolExecutionError", details={"upstream": self.alias, "error_id": error_id}
+        )
 
     def _is_own(self, call: Call) -> bool:
         """Return whether a failure of this call affects all callers.

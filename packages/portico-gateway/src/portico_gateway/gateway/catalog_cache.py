@@ -58,8 +58,8 @@ class _CatalogRow(Struct):
 
 def cache_key(settings: UpstreamSettings) -> str:
     """Return the cache key of an upstream: its alias, location and protocol version."""
-    place = settings.target.cache_key if settings.target is not None else ""
-    return sha256(f"{settings.alias}\0{place}\0{settings.protocol_version}".encode()).hexdigest()
+    target_key = settings.target.cache_key if settings.target is not None else ""
+    return sha256(f"{settings.alias}\0{target_key}\0{settings.protocol_version}".encode()).hexdigest()
 
 
 class CatalogCache:

@@ -51,9 +51,9 @@ def share_of(settings: UpstreamSettings, auth: UpstreamAuth | None, call: Call) 
     """
     # Everything that the upstream can see of the caller is part of the key. If two callers shared a connection with
     # one caller's token, the other would act in that caller's name.
-    who = None if auth is None else auth.sharing_key(call)
+    sharing_key = None if auth is None else auth.sharing_key(call)
     sent = settings.forwarded_headers(call.headers)
-    return STATELESS_KEY if who is None and not sent else (STATELESS, who, sent)
+    return STATELESS_KEY if sharing_key is None and not sent else (STATELESS, sharing_key, sent)
 
 
 class _AllBusy(Exception):
@@ -373,11 +373,11 @@ class ConnectionPool:
     def _idle(self) -> list[UpstreamConnection]:
         return [lane for lane in self if not lane.in_flight]
 
-    def busy_error(self, what: str) -> ToolError:
+    def busy_error(self, reason: str) -> ToolError:
         """Return the error for an upstream that has no capacity left."""
         details = {"upstream": self.alias, "retry_after": 1}
         return ToolError(
-            (f"{self.alias} is busy: {what}."), error_type="ApiLimitExceeded", details=details, retryable=True
+            (f"{self.alias} is busy: {reason}."), error_type="ApiLimitExceeded", details=details, retryable=True
         )
 
     def require_exclusive(self) -> None:

@@ -427,8 +427,8 @@ class Gateway(Server):
             "upstreams": self.status(),
             "clashes": clashes,
             "held": [
-                {"upstream": held.alias, "name": held.inward, "why": held.why}
-                for held in self._router.table.unapproved.values()
+                {"upstream": unapproved.alias, "name": unapproved.inward, "why": unapproved.why}
+                for unapproved in self._router.table.unapproved.values()
             ],
             "changed": [f"{pin.alias}.{pin.name}" for pin in self.list_pins() if pin.status == "changed"],
             "views": {

@@ -74,9 +74,9 @@ class NameFilter:
         if not self._include and not self._exclude:
             return True
         if ":" not in name and "/" not in name:
-            whole = before + name
-            chosen = not self._include or any(fnmatchcase(whole, item) for item in self._include)
-            return chosen and not any(fnmatchcase(whole, item) for item in self._exclude)
+            full_name = before + name
+            chosen = not self._include or any(fnmatchcase(full_name, item) for item in self._include)
+            return chosen and not any(fnmatchcase(full_name, item) for item in self._exclude)
         # A URI in a request may contain braces as well, so the text of a template is checked like a URI.
         return not self._excludes(name, owner or "", before) and (
             not self._include or self._includes(name, owner or "", before)

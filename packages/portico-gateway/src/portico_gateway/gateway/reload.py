@@ -137,7 +137,7 @@ def _describe_tables(name: str, before: Any, after: Any) -> str:
     removed = sum(item not in new for item in old)
     changed = min(added, removed)
     counts = {"changed": changed, "added": added - changed, "removed": removed - changed}
-    parts = [f"{count} {name}{'s' if count > 1 else ''} {what}" for what, count in counts.items() if count]
+    parts = [f"{count} {name}{'s' if count > 1 else ''} {change}" for change, count in counts.items() if count]
     return ", ".join(parts) or f"[{name}] changed"
 
 

@@ -349,12 +349,12 @@ class UpstreamRouter(Provider):
 
     async def _raise_unapproved(self, call: Call, kind: str, name: str) -> None:
         """Raise ToolError with the reason if a component awaits approval and the caller could otherwise use it."""
-        held = self.table_for(call).unapproved.get((f"{kind}s/list", name))
-        if held is None or not (call.facet is None or call.facet.includes(held.alias, held.inward)):
+        unapproved = self.table_for(call).unapproved.get((f"{kind}s/list", name))
+        if unapproved is None or not (call.facet is None or call.facet.includes(unapproved.alias, unapproved.inward)):
             return
         # Only callers who may use the tool learn that it is held back; the others get the error for unknown names.
-        if await self.admits(call, kind, QualifiedName(held.alias, held.inward)):
-            raise ToolError(f"{name} is blocked: {held.why}.", error_type="PermissionError")
+        if await self.admits(call, kind, QualifiedName(unapproved.alias, unapproved.inward)):
+            raise ToolError(f"{name} is blocked: {unapproved.why}.", error_type="PermissionError")
 
     async def _await_owners(self, call: Call, kind: str, name: str) -> list[UpstreamProvider]:
         """Wait for the upstreams that own a name according to its prefix. Return those that were not listed before."""

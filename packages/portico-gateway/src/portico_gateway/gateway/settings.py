@@ -377,9 +377,9 @@ def _parse_openapi_target(
 
 
 def _parse_target(label: str, location: Mapping[str, Any], secrets: SecretResolver) -> Target:
-    ways = [name for name in ("url", "command", "target") if name in location]
-    if len(ways) != 1:
-        raise UsageError(f"{label} needs exactly one of url, command and target; got {' and '.join(ways) or 'none'}")
+    kinds = [name for name in ("url", "command", "target") if name in location]
+    if len(kinds) != 1:
+        raise UsageError(f"{label} needs exactly one of url, command and target; got {' and '.join(kinds) or 'none'}")
     try:
         filled = secrets.resolve_all(dict(location))
     except UsageError as missing:

@@ -198,7 +198,7 @@ class TaskDispatcher:
         upstream: UpstreamProvider,
         id: str,
         call: Call,
-        put: Callable[[str, Any], Awaitable[Raw]],
+        send: Callable[[str, Any], Awaitable[Raw]],
         outward: str = "",
     ) -> Raw:
         """Wait for the result of a task, without a time limit. Forward its input requests to the client meanwhile."""
@@ -217,7 +217,7 @@ class TaskDispatcher:
                     params = request.get("params")
                     if outward:
                         params = with_related(params, outward)
-                    answer = await ask_client(put, request["method"], params)
+                    answer = await ask_client(send, request["method"], params)
                     responses = Raw(jsonrpc.encode({key: answer}))
                     await self._theirs.send_input_responses(upstream, id, call, responses)
                 if not new:

@@ -143,12 +143,12 @@ class PinStore:
             with self._writing:
                 upstreams = _read(_find_file(path)).upstreams
                 for alias, pins in msgspec.json.decode(encoded, type=dict[str, _UpstreamPins]).items():
-                    there = upstreams.setdefault(alias, pins)
+                    merged = upstreams.setdefault(alias, pins)
                     for kind in PINNED_METHODS:
                         for name, pinned in pins.entries_of(kind).items():
                             # The file wins. Another process or the operator may have approved a definition since this
                             # process read it, and recording must never replace an approval.
-                            there.entries_of(kind).setdefault(name, pinned)
+                            merged.entries_of(kind).setdefault(name, pinned)
                 _write(path, upstreams)
 
         return record

@@ -120,9 +120,9 @@ class UpstreamProvider:
         self._secrets = secrets
         self._catalog_cache = catalog_cache
         self._changed = on_lists_changed
-        here = settings.target.handler if isinstance(settings.target, InProcessTarget) else None
+        local_handler = settings.target.handler if isinstance(settings.target, InProcessTarget) else None
         # Whether it runs in this process and is trusted like the gateway itself.
-        self.is_here = here is not None
+        self.is_here = local_handler is not None
         self.auth = auth
         self.client_handlers = (
             ClientHandlers(settings.client_handlers) if settings.client_handlers is not None else None
@@ -132,7 +132,7 @@ class UpstreamProvider:
         callbacks = (self._on_notification, self._on_connected, self._on_gap, self._on_features_known)
         self.connections = ConnectionPool(settings, info, bridge, self.health, *callbacks, auth, self.client_handlers)
         self.change_listener = UpstreamChangeListener(
-            here, self.connections.acquire, self._refresh_all, partial(on_resource_updated, self)
+            local_handler, self.connections.acquire, self._refresh_all, partial(on_resource_updated, self)
         )
         # Connections on which tasks were started, and events that are set when a task changes.
         self._task_connections: LruCache[str, UpstreamConnection] = LruCache(MAX_TRACKED_TASKS)
@@ -428,8 +428,8 @@ class UpstreamProvider:
 
         Raises ToolError if the upstream is unavailable.
         """
-        if tool and (begun := self.begin(call, tool, params)) is not None:
-            return self._complete(call, params, *begun)
+        if tool and (pending_call := self.begin(call, tool, params)) is not None:
+            return self._complete(call, params, *pending_call)
         return self._call(replace(call, params=params, read=None, facet=None), binding, on_detach)
 
     async def _call(self, call: Call, bound: Callable[[], bytes], detach: DetachHandler | None) -> UpstreamResponse:

@@ -194,10 +194,12 @@ class Hub:
         raise UsageError(f"unknown command {request.control!r}")
 
     async def _replace(self, action: str, names: list[str]) -> dict[str, Any]:
-        known = {command.name for gateway in self._gateways() for command in gateway.servers}
+        server_names = {command.name for gateway in self._gateways() for command in gateway.servers}
         for name in names:
-            if name not in known:
-                raise UsageError(f"no host uses the server {name!r} (known: {', '.join(sorted(known)) or 'none'})")
+            if name not in server_names:
+                raise UsageError(
+                    f"no host uses the server {name!r} (known: {', '.join(sorted(server_names)) or 'none'})"
+                )
         replaced, problems = [], []
         for gateway in self._gateways():
             name = gateway.servers[0].name

@@ -203,10 +203,10 @@ class BudgetLedger:
             self._hold(account)
 
     def _hold(self, account: BudgetAccount) -> None:
-        held = self._held.setdefault(account.key, account)
-        if held is not account:
+        account_state = self._held.setdefault(account.key, account)
+        if account_state is not account:
             # The account was dropped while a call was in flight, and another one was opened.
-            _move(account, held)
+            _move(account, account_state)
 
     async def reserve(self, account: BudgetAccount, cost: float) -> None:
         """Reserve a part of the budget, or wait for a running query of the same account."""
@@ -273,9 +273,9 @@ class BudgetLedger:
         changes = sorted((item.key, item.month, item.reserved) for item in returned if item.reserved)
         if not changes or (self._store is not None and await self._store.return_budgets(changes)):
             return
-        for account, taken in zip(idle, returned, strict=True):
-            if account.month == taken.month:
-                account.reserved += taken.reserved
+        for account, amount in zip(idle, returned, strict=True):
+            if account.month == amount.month:
+                account.reserved += amount.reserved
                 self._held.setdefault(account.key, account)
 
 

@@ -148,10 +148,10 @@ class PolicyEngine:
         mask = self._applicable_masks(call)[2]
         result = self._required.peek((mask, kind, component))
         if result is None:
-            meant = tuple(
+            requirements = tuple(
                 item for at, item in enumerate(self.requirements) if mask >> at & 1 and item.matches(kind, component)
             )
-            result = cache_decision(self._required, (mask, kind, component), meant)
+            result = cache_decision(self._required, (mask, kind, component), requirements)
         if not result:
             return []
         # Requirements are evaluated for every call, even with a cached decision, because their conditions may depend
@@ -191,15 +191,15 @@ class PolicyEngine:
         if owned.owner == RESULTS_OWNER:
             # A caller reads only results that it was given before, in pieces.
             return Decision(True, "own results")
-        meant = self._matching_rules(mask, kind, owned)
+        rules = self._matching_rules(mask, kind, owned)
         # Rules after the first unconditional one can never decide, so they are dropped from the cached result.
-        end = next((at for at, item in enumerate(meant) if item.when is None and not item.dry_run), len(meant))
-        tried = tuple(meant[: end + 1])
+        end = next((at for at, item in enumerate(rules) if item.when is None and not item.dry_run), len(rules))
+        tried = tuple(rules[: end + 1])
         # The default rule is appended if no unconditional rule ends the list; the evaluation therefore always ends
         # with a decision.
         if any(_needs_call(item) for item in tried):
-            return tried if end < len(meant) else (*tried, self._default)
-        return _decide_conditional(tried if end < len(meant) else (*tried, self._default), None, kind, owned, EMPTY_RAW)
+            return tried if end < len(rules) else (*tried, self._default)
+        return _decide_conditional(tried if end < len(rules) else (*tried, self._default), None, kind, owned, EMPTY_RAW)
 
     @property
     def _default(self) -> Rule:
@@ -231,10 +231,10 @@ class PolicyEngine:
 
     def unused_rules(self, components: Iterable[tuple[Kind, QualifiedName]]) -> list[str]:
         """Return the names of rules and requirements with patterns that match no component."""
-        there = list(components)
+        names = list(components)
         both: list[Rule | Requirement] = [*self.rules, *self.requirements]
         named = [item for item in both if item.about != ComponentSelector()]
-        return [item.name for item in named if not any(item.matches(kind, owned) for kind, owned in there)]
+        return [item.name for item in named if not any(item.matches(kind, owned) for kind, owned in names)]
 
     def is_allowed_for_some_caller(self, kind: Kind, owned: QualifiedName) -> bool:
         """Return whether any caller may be allowed."""
@@ -276,13 +276,13 @@ def _decide_conditional(
     raise AssertionError("the last rule has no condition")
 
 
-def _applies(rule: Rule, held: bool | None) -> bool:
+def _applies(rule: Rule, condition_result: bool | None) -> bool:
     """Return whether a rule applies, given its condition. If it cannot be evaluated, deny rules apply and allow rules
     do not.
     """
     # Fail closed: an argument that is missing, duplicated or too deep to parse must neither satisfy an allow rule nor
     # bypass a deny rule.
-    return held is True or (held is None and not rule.allow)
+    return condition_result is True or (condition_result is None and not rule.allow)
 
 
 def _needs_call(rule: Rule) -> bool:

@@ -158,6 +158,6 @@ def _parse_policy_test(where: str, table: Mapping[str, Any]) -> PolicyTest:
         claims=table.get("claims"),
         arguments=table.get("arguments"),
     )
-    who = table.get("principal", LOCAL)
-    name = f"{where}: {format_value(who)}, {kinds[0]} {format_value(table[kinds[0]])}"
+    principal = table.get("principal", LOCAL)
+    name = f"{where}: {format_value(principal)}, {kinds[0]} {format_value(table[kinds[0]])}"
     return PolicyTest(f"{name} ({table['name']})" if table.get("name") else name, about, table["expect"])

@@ -150,7 +150,7 @@ class SharedLimitStore:
 
     async def release_slots(self, key: str, keep: int) -> bool:
         """Release all but `keep` slots. Return whether the store recorded it."""
-        return await self._write(partial(_release_slots, key=key, holder=self._holder, held=keep)) is not None
+        return await self._write(partial(_release_slots, key=key, holder=self._holder, count=keep)) is not None
 
     async def renew_slots(self, keys: list[str]) -> list[str]:
         """Renew the leases of these keys and return those that this process still holds."""
@@ -244,21 +244,21 @@ def _take_slots(tx: Transaction, key: str, holder: str, needed: int, more: int, 
         (key, holder, now),
     )
     # Slots of this process are not subtracted: the new row replaces its old one.
-    held = min(needed + more, limit - others)
-    if held < needed:
+    granted = min(needed + more, limit - others)
+    if granted < needed:
         return 0
     tx.execute("delete from portico_quota_slot where key = ? and until_at <= ?", (key, now))
     tx.execute(
         "insert into portico_quota_slot (key, holder, held, until_at) values (?, ?, ?, ?) "
         "on conflict (key, holder) do update set held = excluded.held, until_at = excluded.until_at",
-        (key, holder, held, now + SLOT_LEASE_SECONDS),
+        (key, holder, granted, now + SLOT_LEASE_SECONDS),
     )
-    return held
+    return granted
 
 
-def _release_slots(tx: Transaction, key: str, holder: str, held: int) -> int:
-    if held:
-        return tx.execute("update portico_quota_slot set held = ? where key = ? and holder = ?", (held, key, holder))
+def _release_slots(tx: Transaction, key: str, holder: str, count: int) -> int:
+    if count:
+        return tx.execute("update portico_quota_slot set held = ? where key = ? and holder = ?", (count, key, holder))
     return tx.execute("delete from portico_quota_slot where key = ? and holder = ?", (key, holder))
 
 
@@ -288,8 +288,8 @@ def _reserve_budget(
     )
     spent += debt if month == now else 0.0
     left = amount - spent
-    least, wanted = needed
-    reserved = min(left, max(least, wanted, min(left // _RESERVED_PART, max_reserved))) if left >= least else 0.0
+    minimum, requested = needed
+    reserved = min(left, max(minimum, requested, min(left // _RESERVED_PART, max_reserved))) if left >= minimum else 0.0
     tx.execute(
         "insert into portico_quota_month (key, month, spent) values (:key, :month, :spent) "
         "on conflict (key, month) do update set spent = excluded.spent",

@@ -282,9 +282,9 @@ class ContractsCommand:
             return
         # GitHub resolves paths relative to the repository root, where workflows usually run.
         path = os.path.relpath(file) if os.path.isabs(file) else file
-        place = f"file={_property(path)},line={line}," if file else ""
+        location = f"file={_property(path)},line={line}," if file else ""
         text = to_single_line(message).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-        self.printer.print_line(f"::{_WORKFLOW_COMMANDS.get(kind, kind)} {place}title={_property(title)}::{text}")
+        self.printer.print_line(f"::{_WORKFLOW_COMMANDS.get(kind, kind)} {location}title={_property(title)}::{text}")
 
 
 ACTIONS: dict[str, Callable[[ContractsCommand], int]] = {
@@ -367,9 +367,9 @@ def _words(change: ContractChange, contract: ServerContract) -> str:
         texts = {"title": tool.title, "description": tool.description}
         return texts.get(change.path) or str(tool.annotations.get(change.path, ""))
     schema = tool.input_schema if change.place == "input" else data_schema(tool.output_schema)
-    places = {"": schema, **{item.name: item.schema for item in list_fields(schema)}}
-    place = places.get(change.path, {})
-    return " ".join(str(place[word]) for word in ("title", "description") if word in place)
+    schemas = {"": schema, **{item.name: item.schema for item in list_fields(schema)}}
+    changed_schema = schemas.get(change.path, {})
+    return " ".join(str(changed_schema[word]) for word in ("title", "description") if word in changed_schema)
 
 
 def _exceeds(level: Level, allowed: Level) -> bool:
@@ -385,5 +385,5 @@ def _property(text: str) -> str:
     return to_single_line(text).replace("%", "%25").replace(":", "%3A").replace(",", "%2C")
 
 
-def _format_count(things: Any, noun: str) -> str:
-    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
+def _format_count(items: Any, noun: str) -> str:
+    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"

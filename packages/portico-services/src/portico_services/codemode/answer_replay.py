@@ -92,11 +92,11 @@ class AnswerReplay:
 
     def replay(self, last: int) -> None:
         """Send the recorded answers, in order, up to request number `last`, which the script has repeated."""
-        places = self._journal.sequences
+        sequences = self._journal.sequences
         answers: list[str] = []
         # The script must receive answers in the recorded order, or its control flow could differ from the first run.
-        while self._replayed < len(places) and places[self._replayed].n <= last:
-            entry = places[self._replayed]
+        while self._replayed < len(sequences) and sequences[self._replayed].n <= last:
+            entry = sequences[self._replayed]
             answers.append(_format_answer(entry.n, entry.at, entry.outcome))
             self._replayed += 1
         if answers:

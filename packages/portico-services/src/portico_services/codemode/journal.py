@@ -293,10 +293,10 @@ class RunJournal:
         self._heartbeat_loop()
 
     def _row(self, status: str) -> RunRecord:
-        held = time.time() + LEASE_SECONDS
+        lease_expires_at = time.time() + LEASE_SECONDS
         approved = sorted(self.approved)
         about = self.id, self.owner, self.digest, status, self.seed, self.begun_at
-        return RunRecord(*about, process_lease.current_holder(), held, approved, self.size)
+        return RunRecord(*about, process_lease.current_holder(), lease_expires_at, approved, self.size)
 
     async def finish(self) -> None:
         """Delete the run from the store, because it has ended."""

@@ -78,14 +78,14 @@ async def limit_output(presented: PresentedResult, max_bytes: int, store: RunSto
     blocks: list[Any] = list(_result_text(presented))
     size = sum(len(block.encode()) for block in blocks)
     if size > max_bytes or presented.dropped:
-        whole = "\n".join(blocks)
-        id = await store_output(store, owner, "text/plain", whole)
+        full_text = "\n".join(blocks)
+        id = await store_output(store, owner, "text/plain", full_text)
         result.rest = f"run://output/{id}"
         # The full text is in the resource; repeating a part of it in the structured content would double the tokens.
         result.value, result.output = None, ""
-        cut = whole.encode()[:max_bytes].decode(errors="ignore")
+        cut = full_text.encode()[:max_bytes].decode(errors="ignore")
         note = f"\n[… {size - len(cut.encode()):,} more bytes: read {result.rest}]"
-        link = ResourceLink(uri=result.rest, name="output", mime_type="text/plain", size=len(whole.encode()))
+        link = ResourceLink(uri=result.rest, name="output", mime_type="text/plain", size=len(full_text.encode()))
         blocks = [cut + note, link]
     return ToolResult(content=blocks or ["(no value)"], structured=result, is_error=presented.failure is not None)
 

@@ -52,17 +52,17 @@ class CodeModeServer(ToolSearchBase):
     def _own_service(self, server: Handler, options: dict[str, Any]) -> CodeMode:
         """Create the service. Its runs are not tasks: `tasks/*` requests go to the wrapped server."""
         # A view uses the store of its gateway.
-        whole = getattr(server, "gateway", server)
-        store = getattr(whole, "store", None)
+        gateway = getattr(server, "gateway", server)
+        store = getattr(gateway, "store", None)
         code = CodeMode(target=server, allow_tasks=False, **{"store": store, **options})
         desk = self.own_tools
         # Outputs that exceed the size of a result are read here.
         desk.capabilities = replace(desk.capabilities, resources={})
-        if isinstance(whole, Server):
+        if isinstance(gateway, Server):
             # Any process that shares the server's key can continue after an elicitation.
-            desk.state_sealer, desk.used_states = whole.state_sealer, whole.used_states
+            desk.state_sealer, desk.used_states = gateway.state_sealer, gateway.used_states
             # Clients that listen to the server are notified when a script is saved.
-            desk.subscriptions.broadcast_hook = whole.subscriptions.broadcast
+            desk.subscriptions.broadcast_hook = gateway.subscriptions.broadcast
         desk.add(code)
         return code
 

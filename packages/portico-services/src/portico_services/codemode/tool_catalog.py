@@ -155,12 +155,12 @@ class ToolCatalog:
 
     def select(self, names: Iterable[str]) -> ToolCatalog:
         """Return a catalog with only these tools."""
-        kept = set(names)
+        selected = set(names)
         # Not through __init__: the tools already have their names, which must not change with the selection.
         other = object.__new__(ToolCatalog)
-        other.by_name = {name: tool for name, tool in self.by_name.items() if name in kept}
+        other.by_name = {name: tool for name, tool in self.by_name.items() if name in selected}
         other.modules = {
-            owner: {name: tool for name, tool in functions.items() if tool.name in kept}
+            owner: {name: tool for name, tool in functions.items() if tool.name in selected}
             for owner, functions in self.modules.items()
         }
         return other

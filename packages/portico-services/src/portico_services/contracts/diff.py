@@ -125,15 +125,15 @@ def _check_version(
     if before is None:
         version = str(new.version_of(after)) if after is not None else ""
         return VersionCheck(name, level, "", version, "", True)
-    was = old.version_of(before)
+    old_version = old.version_of(before)
     if after is None:
         # A removed tool has no version, so the server's version applies.
-        was = definitions.coerce_version(old.version)
+        old_version = definitions.coerce_version(old.version)
         now = definitions.coerce_version(new.version)
     else:
         now = new.version_of(after)
-    minimum = definitions.required_version(was, level)
-    return VersionCheck(name, level, str(was), "" if after is None else str(now), str(minimum), now >= minimum)
+    minimum = definitions.required_version(old_version, level)
+    return VersionCheck(name, level, str(old_version), "" if after is None else str(now), str(minimum), now >= minimum)
 
 
 def _name(tool: ToolDefinitionSnapshot | None) -> str:

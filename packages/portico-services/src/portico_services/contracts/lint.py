@@ -202,7 +202,7 @@ class _Linter:
         first = list(dict.fromkeys(sections))
         ordered = sorted(first, key=SECTION_ORDER.index)
         if first != ordered:
-            wrong = next(key for key, right in zip(first, ordered, strict=True) if key != right)
+            wrong = next(key for key, expected in zip(first, ordered, strict=True) if key != expected)
             section = self._written.section(wrong)
             line = section.line if section is not None else self._written.line
             yield self._error(line, "order", f"section {_TITLES[wrong]} is out of order")
@@ -332,8 +332,8 @@ class _Linter:
             if not cell:
                 yield self._error(line, "table", f"the table lacks the type of {name!r}")
             elif contradicts_schema(cell, fields_by_label[name].schema, schema):
-                right = format_type(fields_by_label[name].schema, schema)
-                yield self._error(line, "table", f"the table gives type {cell} for {name!r}, the schema {right}")
+                expected = format_type(fields_by_label[name].schema, schema)
+                yield self._error(line, "table", f"the table gives type {cell} for {name!r}, the schema {expected}")
 
     # Examples
 

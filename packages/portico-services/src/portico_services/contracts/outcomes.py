@@ -293,8 +293,8 @@ def with_suggestion(outcome: Outcome, name: str, contract: ServerContract) -> Ou
         return outcome
     error_details = outcome["error"]["error_details"]
     details = {"code": TOOL_NOT_FOUND_CODE, **(error_details if isinstance(error_details, dict) else {}), "name": name}
-    near = [tool.invocation for tool in contract.suggest(name)]
-    suggestions = {"suggestions": near} if near else {}
+    similar = [tool.invocation for tool in contract.suggest(name)]
+    suggestions = {"suggestions": similar} if similar else {}
     message = outcome["error"]["error_message"]
     return failure("ResourceNotFound", message, {**details, **suggestions}, outcome["explanation"])
 

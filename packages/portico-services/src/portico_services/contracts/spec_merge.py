@@ -70,7 +70,7 @@ def _merge_blocks(old: _SpecPart, new: _SpecPart, generated: set[str] | None) ->
     if generated is None and not is_fact:
         # Without a record of fingerprints, treat the whole section as hand-written.
         return list(old.blocks)
-    kept = [
+    manual_blocks = [
         block
         for block in new.blocks
         if is_fact or block in old.blocks or generated is None or new.fingerprint(block) not in generated
@@ -78,14 +78,14 @@ def _merge_blocks(old: _SpecPart, new: _SpecPart, generated: set[str] | None) ->
     anchor = 0
     for block in old.blocks:
         if is_handwritten(block):
-            kept.insert(anchor, block)
+            manual_blocks.insert(anchor, block)
             anchor += 1
-        elif block in kept:
-            anchor = kept.index(block) + 1
+        elif block in manual_blocks:
+            anchor = manual_blocks.index(block) + 1
         else:
             # Generated before and now replaced by a different block.
-            anchor = min(anchor + 1, len(kept))
-    return kept
+            anchor = min(anchor + 1, len(manual_blocks))
+    return manual_blocks
 
 
 def _is_label(block: str) -> bool:

@@ -197,11 +197,11 @@ class AttachedPython(LivePython):
 class AttachServer:
     """Server inside an application, in a dedicated thread. Clients connect with `url` and `token`."""
 
-    def __init__(self, server: Server, place: tuple[str, int], token: str) -> None:
+    def __init__(self, server: Server, address: tuple[str, int], token: str) -> None:
         self.url = ""
         self.token = token
         self._server = server
-        self._place = place
+        self._place = address
         self._up = threading.Event()
         self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -54,11 +54,11 @@ class SessionFileStore:
 
     def write(self, owner: str | None, saved: SavedSession, data: bytes, digest: str) -> None:
         """Write a saved session, replacing one with the same name. Raises InspectionError if a limit is reached."""
-        place = self._owner_dir(owner)
+        folder = self._owner_dir(owner)
         # Saved sessions contain the data of one principal: other users of the machine must not read them.
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = place / f"{saved.name}{_SUFFIX}"
-        if not path.exists() and len(list(_session_files(place))) >= self._max_sessions:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder / f"{saved.name}{_SUFFIX}"
+        if not path.exists() and len(list(_session_files(folder))) >= self._max_sessions:
             raise InspectionError(
                 f"The limit of {self._max_sessions} saved sessions is reached: delete one that is no longer needed."
             )
@@ -68,7 +68,7 @@ class SessionFileStore:
                 "The saved sessions have reached their total size limit: delete one that is no longer needed."
             )
         # Write to a temporary file and rename it, so that a reader never sees a partial file.
-        descriptor, unfinished = tempfile.mkstemp(dir=place)
+        descriptor, unfinished = tempfile.mkstemp(dir=folder)
         try:
             with open(descriptor, "wb") as file:
                 file.write(msgspec.json.encode(_SessionFileHeader(saved, digest)) + b"\n")
@@ -116,8 +116,8 @@ class SessionFileStore:
         return self._folder / ("local" if owner is None else sha256(owner.encode()).hexdigest()[:32])
 
 
-def _session_files(place: Path) -> Iterator[Path]:
-    return place.glob(f"*{_SUFFIX}")
+def _session_files(folder: Path) -> Iterator[Path]:
+    return folder.glob(f"*{_SUFFIX}")
 
 
 def _parse_header(line: bytes) -> _SessionFileHeader | None:

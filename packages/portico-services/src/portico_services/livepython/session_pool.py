@@ -193,9 +193,13 @@ class SessionPool:
             await session.worker.wait_idle()
         if session.worker is not None and session.worker.has_ended:
             ended, session.worker = session.worker, None
-            kept = await self._restart_worker(session, ended)
-            how = f"was restarted and lost its names: {ended.reason}." if kept is None else f"{kept} ({ended.reason})."
-            session.lost_reason, session.was_restarted = f"Session {session.name!r} {how}", kept is None
+            restarted = await self._restart_worker(session, ended)
+            how = (
+                f"was restarted and lost its names: {ended.reason}."
+                if restarted is None
+                else f"{restarted} ({ended.reason})."
+            )
+            session.lost_reason, session.was_restarted = f"Session {session.name!r} {how}", restarted is None
         if session.worker is None:
             session.worker = await self.workers.take()
             session.worker.has_names = True
@@ -260,10 +264,10 @@ class SessionPool:
 
         Otherwise evict any session that has been idle for long enough.
         """
-        held = Counter(whose for whose, _ in self._sessions)
-        greedy, count = held.most_common(1)[0]
+        sessions_by_owner = Counter(whose for whose, _ in self._sessions)
+        greedy, count = sessions_by_owner.most_common(1)[0]
         # Plus one: after the eviction the newcomer has one more, and must not have more than the evicted owner.
-        if count > held[owner] + 1:
+        if count > sessions_by_owner[owner] + 1:
             self._evict([key for key in self._sessions if key[0] == greedy], 0.0, self.max_sessions)
         else:
             self._evict(list(self._sessions), self.idle_timeout, self.max_sessions)
@@ -286,8 +290,8 @@ class SessionPool:
         now = time.monotonic()
         return [
             SessionInfo(session.name, session.evaluations, session.busy, round(now - session.used, 1))
-            for (whose, _), session in self._sessions.items()
-            if whose == owner
+            for (owner_id, _), session in self._sessions.items()
+            if owner_id == owner
         ]
 
     def info(self) -> dict[str, Any]:

@@ -113,11 +113,11 @@ class WorkerClient:
             self.notify_changed(ctx, session, {name: [] for name in self._known.pop(session_owner(ctx), ())})
             self._known.pop(session_owner(ctx), None)
 
-    def _notify_servers(self, places: list[str]) -> None:
+    def _notify_servers(self, uris: list[str]) -> None:
         for server in self.servers:
-            for place in places:
+            for uri in uris:
                 for scheme in self._schemes:
-                    server.notify_resource_updated(f"{scheme}://{place}")
+                    server.notify_resource_updated(f"{scheme}://{uri}")
 
     # Requests
 

@@ -149,13 +149,13 @@ def screen_memory(memory: PortableMemory, screen: ScreenText, screen_label: Scre
     """Return the memory with its content, labels and tags screened."""
     validation.check_length(memory.content)
     labels = ("source", "author", "thread", "branch", "path")
-    kept: dict[str, str] = {
+    screened: dict[str, str] = {
         name: screen_label(label)[0]
         for name in labels
         if (label := validation.check_label_length(getattr(memory, name), name))
     }
     tags = [screen_label(check_tag)[0] for check_tag in validation.check_tags(memory.tags)[: validation.MAX_TAGS + 1]]
-    return replace(memory, content=screen(memory.content)[0], tags=tags, **kept)
+    return replace(memory, content=screen(memory.content)[0], tags=tags, **screened)
 
 
 def _find_existing(

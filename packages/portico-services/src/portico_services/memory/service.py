@@ -161,10 +161,10 @@ class Memory(DatabaseService[MemoryStore]):
             # The payload ends with the owner in the user domain only.
             domain, namespace, id, owner = f"{event.payload}/".split("/")[:4]
             # Subscribers of a parent URI are notified too, so this covers whole namespaces and domains.
-            place = f"{domain}/{namespace}/{id}"
-            places = [place, f"_/{namespace}/{id}", f"memory/{id}", f"summaries/{id}", "topics", "status"]
+            name = f"{domain}/{namespace}/{id}"
+            names = [name, f"_/{namespace}/{id}", f"memory/{id}", f"summaries/{id}", "topics", "status"]
             # Only the owner is notified of changes in the user domain.
-            self._tell_of([*places, *self._watched], OwnerOnly(self._access, owner) if domain == "user" else None)
+            self._tell_of([*names, *self._watched], OwnerOnly(self._access, owner) if domain == "user" else None)
             if self._auto_sync is not None and domain == "project":
                 # Only project memories are shared through git.
                 self._auto_sync.note_change()
@@ -175,15 +175,15 @@ class Memory(DatabaseService[MemoryStore]):
             self._tell_of(["_prompts", *(f"{domain}/_prompts/{event.payload}" for domain in DOMAINS)])
             await self._listings.refresh(store)
 
-    def _tell_of(self, places: list[str], admits: Callable[[Call], bool] | None = None) -> None:
+    def _tell_of(self, uris: list[str], admits: Callable[[Call], bool] | None = None) -> None:
         """Notify subscribers of these resources under every URI scheme."""
         self._notify_subscribers(
-            (f"{scheme}://{place}" for scheme in (self._prefix, *self.scheme_aliases) for place in places), admits
+            (f"{scheme}://{uri}" for scheme in (self._prefix, *self.scheme_aliases) for uri in uris), admits
         )
 
-    def _watch_uri(self, place: str) -> None:
+    def _watch_uri(self, path: str) -> None:
         """Notify readers of this resource of later changes. The least recently read resources are dropped."""
-        self._watched[place] = None
+        self._watched[path] = None
 
     # Components.
 

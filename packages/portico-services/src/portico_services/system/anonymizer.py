@@ -256,7 +256,7 @@ class Anonymizer:
     def anonymize(
         self,
         value: Any,
-        besides: Iterable[Any] = (),
+        related: Iterable[Any] = (),
         known_names: Iterable[tuple[NameKind, str]] = (),
         around: str = "",
     ) -> Any:
@@ -266,8 +266,8 @@ class Anonymizer:
         if self.level == "off":
             return value
         name_index = NameIndex(self, known_names)
-        for beside in besides:
-            name_index.collect(beside, texts=False, is_open=True)
+        for value_part in related:
+            name_index.collect(value_part, texts=False, is_open=True)
         name_index.collect(around)
         name_index.collect(value)
         return name_index.anonymize(value)
@@ -425,15 +425,15 @@ class NameIndex:
 
     def _without_names(self, text: str, low: str) -> str:
         # Case folding can turn one character into two, so offsets in the folded text must be mapped back.
-        places = None if len(low) == len(text) else [n for n, letter in enumerate(text) for _ in letter.casefold()]
+        positions = None if len(low) == len(text) else [n for n, letter in enumerate(text) for _ in letter.casefold()]
         parts: list[str] = []
         end = 0
         for word in _WORD.finditer(low):
             if word.start() >= end and (name := self._name_at(low, word, end)) is not None:
                 begin, after = name
-                parts += (_slice(text, places, end, begin), self._token(text, low, places, begin, after))
+                parts += (_slice(text, positions, end, begin), self._token(text, low, positions, begin, after))
                 end = after
-        return "".join([*parts, _slice(text, places, end, len(low))])
+        return "".join([*parts, _slice(text, positions, end, len(low))])
 
     def _name_at(self, low: str, word: re.Match[str], minimum: int) -> tuple[int, int] | None:
         """Return the range of the longest name that starts with this word, or None. A host's short name is a prefix of

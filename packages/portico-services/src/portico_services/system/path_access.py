@@ -199,8 +199,8 @@ class OpenFile:
     def _is_unchanging(self) -> bool:
         if os.name == "nt":
             return True  # Windows does not allow truncating a mapped file.
-        mine = self.info.st_uid in (0, os.geteuid())
-        return mine and not self.info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        is_own = self.info.st_uid in (0, os.geteuid())
+        return is_own and not self.info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 class OpenDirectory:
@@ -361,13 +361,13 @@ class AllowedPaths:
 
     def stat(self, path: str) -> tuple[os.stat_result, str]:
         """Return the stat result and the real path of a file of any type."""
-        place = self.resolve(path)
+        requested = self.resolve(path)
         try:
-            pinned = safe_open.open_beneath(place.root.path, place.relative)
+            pinned = safe_open.open_beneath(requested.root.path, requested.relative)
         except OSError as error:
             raise _to_error(error, self._display_path(path)) from None
         pinned.close()
-        self._check_allowed(pinned.path, pinned.info, place)
+        self._check_allowed(pinned.path, pinned.info, requested)
         return pinned.info, pinned.path
 
     def resolve(self, path: str) -> RequestedPath:
@@ -380,10 +380,10 @@ class AllowedPaths:
         # Rejected rather than resolved: after a symbolic link, `..` leads elsewhere than the text suggests.
         if ".." in slashed.split("/") or (os.name == "nt" and slashed.startswith("//")):
             raise PathNotAllowed(f"{path!r} is not allowed: a path must not contain '..' or name another machine.")
-        whole = os.path.normpath(slashed if os.path.isabs(slashed) else self._relative_to_single_path(slashed))
+        normalized = os.path.normpath(slashed if os.path.isabs(slashed) else self._relative_to_single_path(slashed))
         for root in self.all:
             for top in (root.configured, root.path):
-                relative = _relative_path(whole, top)
+                relative = _relative_path(normalized, top)
                 if relative is not None and relative in ((root.only,) if root.only else (relative,)):
                     return RequestedPath(root, relative, path)
         raise PathNotAllowed(f"{path!r} is outside the directories that may be read here{self._describe_allowed()}")
@@ -401,13 +401,13 @@ class AllowedPaths:
         return ": " + ", ".join(root.configured + (root.only and f"/{root.only}") for root in self.all[:10]) + "."
 
     def _open(self, path: str, kind: Any, noun: str, *, by_path: bool = False) -> tuple[int, str]:
-        place = self.resolve(path)
+        requested = self.resolve(path)
         try:
-            pinned = safe_open.open_beneath(place.root.path, place.relative)
+            pinned = safe_open.open_beneath(requested.root.path, requested.relative)
         except OSError as error:
             raise _to_error(error, self._display_path(path)) from None
         try:
-            self._check_allowed(pinned.path, pinned.info, place)
+            self._check_allowed(pinned.path, pinned.info, requested)
             if not kind(pinned.info.st_mode):
                 raise ReadFailed(f"{self._display_path(path)} is {_kind(pinned.info.st_mode)}, not {noun}.")
             return (-1 if by_path else pinned.open()), pinned.path

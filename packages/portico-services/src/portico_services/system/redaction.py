@@ -58,7 +58,7 @@ class RedactedQuery:
         return text
 
     def redact_result(
-        self, result: T, besides: Iterable[Any] = (), around: str = "", known_names: Iterable[tuple[NameKind, str]] = ()
+        self, result: T, related: Iterable[Any] = (), around: str = "", known_names: Iterable[tuple[NameKind, str]] = ()
     ) -> T:
         """Return an anonymized result. Names are also collected from the fields of `besides`, the text `around` and
         `known_names`.
@@ -67,7 +67,7 @@ class RedactedQuery:
             return result
         names = [*self._names, *known_names]
         # On the plain JSON value, so that no field of any result type can be forgotten.
-        hidden = self._privacy.anonymize(msgspec.to_builtins(result), map(escape_controls_deep, besides), names, around)
+        hidden = self._privacy.anonymize(msgspec.to_builtins(result), map(escape_controls_deep, related), names, around)
         return msgspec.convert(hidden, type(result))
 
     def name_index(self) -> NameIndex:

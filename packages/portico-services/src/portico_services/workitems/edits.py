@@ -179,16 +179,16 @@ def _has_resolved_refs(draft: WorkItemDraft, named: Container[str], ordered: Con
     return draft.parent_id not in named or draft.parent_id in ordered
 
 
-def create_batch(tx: Transaction, made: Sequence[tuple[WorkItem, Sequence[str]]]) -> list[WorkItem]:
+def create_batch(tx: Transaction, pairs: Sequence[tuple[WorkItem, Sequence[str]]]) -> list[WorkItem]:
     """Store all tasks first, then their blockers, because a blocker may come later in the list."""
-    for item, _ in made:
+    for item, _ in pairs:
         create(tx, item, ())
     lent: dict[str, None] = {}
-    for item, blocked_by in made:
+    for item, blocked_by in pairs:
         lent |= dict.fromkeys(_add_initial_blockers(tx, item, blocked_by))
     # Once for the whole batch: the urgency of a shared blocker would otherwise be recomputed for every task.
     dependencies.propagate_urgency(tx, lent)
-    return list(records.fetch(tx, [item.id for item, _ in made]).values())
+    return list(records.fetch(tx, [item.id for item, _ in pairs]).values())
 
 
 # Changing.

@@ -169,14 +169,14 @@ class WorkItemStore:
         # The caller does not know these ids, and they will not exist if the batch is rejected, so errors use refs or
         # positions.
         names = {id: draft.ref or f"tasks[{at}]" for at, (draft, id) in enumerate(drafts_with_ids)}
-        made = []
+        pairs = []
         for draft, id in edits.resolve_refs(drafts_with_ids):
             try:
-                made.append((edits.build_item(draft, id, self._clock(), who, self._project), draft.blocked_by))
+                pairs.append((edits.build_item(draft, id, self._clock(), who, self._project), draft.blocked_by))
             except InvalidWorkItem as wrong:
                 raise InvalidWorkItem(f"{names[id]}: {wrong}") from None
         try:
-            by_id = {draft.id: draft for draft in await self._write(lambda tx: edits.create_batch(tx, made))}
+            by_id = {draft.id: draft for draft in await self._write(lambda tx: edits.create_batch(tx, pairs))}
         except DependencyCycle as circle:
             raise DependencyCycle([names.get(id, id) for id in circle.path]) from None
         except WorkItemNotFound as missing:

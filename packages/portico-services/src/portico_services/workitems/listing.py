@@ -186,8 +186,8 @@ def count_items(tx: Transaction, query: ListQuery, now: int = 0) -> int:
 
 def _encode_cursor(last: WorkItem, query: ListQuery) -> str:
     """Return the cursor of the page after a task. It includes a digest of the query."""
-    place = last.due_at if query.is_ordered_by_due_date else last.priority
-    return urlsafe_b64encode(msgspec.json.encode((_query_digest(query), place, last.id))).decode().rstrip("=")
+    sort_value = last.due_at if query.is_ordered_by_due_date else last.priority
+    return urlsafe_b64encode(msgspec.json.encode((_query_digest(query), sort_value, last.id))).decode().rstrip("=")
 
 
 def _decode_cursor(cursor: str, query: ListQuery) -> tuple[int, str]:
@@ -196,10 +196,10 @@ def _decode_cursor(cursor: str, query: ListQuery) -> tuple[int, str]:
         if len(cursor) > MAX_CURSOR_CHARS:
             raise ValueError
         data = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-        digest, place, id = msgspec.json.decode(data, type=tuple[str, int, str])
+        digest, sort_value, id = msgspec.json.decode(data, type=tuple[str, int, str])
         # The digest binds the cursor to its query: with another filter its position would skip or repeat tasks.
-        if digest == _query_digest(query) and abs(place) <= NO_DUE_DATE and is_id(id):
-            return place, id
+        if digest == _query_digest(query) and abs(sort_value) <= NO_DUE_DATE and is_id(id):
+            return sort_value, id
     except (ValueError, msgspec.MsgspecError):
         pass
     raise InvalidWorkItem(

@@ -80,17 +80,17 @@ class TextFilter(Struct, frozen=True, kw_only=True):
         return None if best is None else best[1:]
 
     def _label_lookups(self) -> list[tuple[str, dict[str, Any]]]:
-        ways = [(_LABELLED.format(f"way{n}"), {f"way{n}": label}) for n, label in enumerate(self.labels)]
+        lookups = [(_LABELLED.format(f"way{n}"), {f"way{n}": label}) for n, label in enumerate(self.labels)]
         if self.above is not None:
-            ways.append((DESCENDANTS_CTE, {"above": self.above}))
+            lookups.append((DESCENDANTS_CTE, {"above": self.above}))
         runs = {
             suffix_range
             for word in validation.query_words(self.query)
             for suffix_range in text_index.suffix_ranges(word)
         }
         for n, (first, last) in enumerate(sorted(runs, key=lambda run: -len(run[0]))[:MAX_COUNTED_TERMS]):
-            ways.append((_TERM_MATCH_SQL.format(f"run{n}"), {f"run{n}_first": first, f"run{n}_last": last}))
-        return ways
+            lookups.append((_TERM_MATCH_SQL.format(f"run{n}"), {f"run{n}_first": first, f"run{n}_last": last}))
+        return lookups
 
 
 def selective_ids(
@@ -98,11 +98,11 @@ def selective_ids(
 ) -> list[str] | None:
     """Return the ids that also satisfy a fixed SQL condition, in order; None if the list should be scanned instead."""
     # None means that every part of the filter matches too many tasks to fetch and sort them.
-    way = narrowing.cheapest_lookup(tx)
-    if way is None:
+    lookup = narrowing.cheapest_lookup(tx)
+    if lookup is None:
         return None
     filter_condition, more = narrowing.where()
-    sql, bounds = way
+    sql, bounds = lookup
     return tx.fetch_all(
         str,
         # Materialize the matches first: the index of a list does not help here, but SQLite would use it.

@@ -217,12 +217,12 @@ def record_event(
 def remove(tx: Transaction, items: Sequence[WorkItem], now: int, *, who: str, reason: str) -> None:
     """Delete tasks permanently, except for their history, whose last entry contains the final values."""
     for item in items:
-        was = {
+        previous = {
             name: [value, None] for name, value in msgspec.structs.asdict(item).items() if name not in COUNTER_COLUMNS
         }
         # A separate version, so that the deletion can be told from the last change.
         last = replace(item, version=item.version + 1)
-        record_event(tx, last, "deleted", was, who=who, reason=reason, at=now)
+        record_event(tx, last, "deleted", previous, who=who, reason=reason, at=now)
     text_index.remove_items(tx, [(item.id, searchable_text(item)) for item in items])
     tx.execute("delete from work_item where id in :ids", {"ids": [item.id for item in items]})
     publish_changes(tx, items)

@@ -232,7 +232,7 @@ def _common_fields(item: WorkItem, project: str) -> dict[str, Any]:
 
 
 def to_batch_result(items: Sequence[WorkItem], refs: Sequence[str | None]) -> CreateBatchResult:
-    made = [
+    created = [
         CreatedItem(
             id=item.id,
             description=texts.truncate_preview(item.description, MAX_LIST_DESCRIPTION_CHARS),
@@ -242,7 +242,7 @@ def to_batch_result(items: Sequence[WorkItem], refs: Sequence[str | None]) -> Cr
         )
         for item, ref in zip(items, refs, strict=True)
     ]
-    return CreateBatchResult(count=len(made), tasks=made)
+    return CreateBatchResult(count=len(created), tasks=created)
 
 
 async def load_detail(items: WorkItemStore, item: WorkItem, notes: int = 0) -> WorkItemDetail:
@@ -280,8 +280,8 @@ def _mention_other_projects(lists: Mapping[str, int], project: str) -> str:
         f"{name} ({count if count < MAX_COUNTED_ELSEWHERE else f'{count:,} or more'})" for name, count in lists.items()
     ]
     listed = ", ".join(named[:MAX_LISTS_NAMED]) + (", …" if len(named) > MAX_LISTS_NAMED else "")
-    here = f"The list of {project}" if project else "This list"
-    return f"{here} is empty. Other lists have tasks: {listed}. Pass project to use one of them, or * for all."
+    subject = f"The list of {project}" if project else "This list"
+    return f"{subject} is empty. Other lists have tasks: {listed}. Pass project to use one of them, or * for all."
 
 
 def no_work_result(counts: StatusCounts, elsewhere: Mapping[str, int] | None = None, project: str = "") -> ClaimResult:
@@ -341,8 +341,8 @@ def to_history(id: str, past: WorkItemHistory, limit: int) -> WorkItemHistoryRes
     first = past.item
     # The last entry of a deleted task holds its final values; the creation is reconstructed from them.
     if first is None and past.events[0].change == "deleted":
-        was = {name: value[0] for name, value in past.events[0].fields.items()}
-        first = msgspec.convert(was, WorkItem)
+        original = {name: value[0] for name, value in past.events[0].fields.items()}
+        first = msgspec.convert(original, WorkItem)
     # The history holds only changes; the creation is added if no older changes were cut off.
     is_whole = len(past.events) < limit or past.events[-1].version == 2
     if first is not None and is_whole:

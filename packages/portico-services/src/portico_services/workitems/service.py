@@ -138,8 +138,8 @@ class Tasks(DatabaseService[WorkItemStore]):
         id, *lists = event.payload.split(" ")
         self._upkeep.on_change(lists if id else None)
         # An event without details stands for many changes, so every list may have changed.
-        places = ["all", id, *map(_list_uri, lists)] if id else LIST_NAMES
-        self._notify_subscribers(f"{URI_SCHEME}://{place}" for place in places)
+        names = ["all", id, *map(_list_uri, lists)] if id else LIST_NAMES
+        self._notify_subscribers(f"{URI_SCHEME}://{name}" for name in names)
 
     # Creating and changing.
 

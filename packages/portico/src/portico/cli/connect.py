@@ -46,8 +46,8 @@ def run_with_client(arguments: argparse.Namespace, action: ClientAction, names: 
     `names`: the tools and prompts that the action uses; only their servers are waited for. Errors are raised.
     """
     # A server in this process logs the tracebacks of its tools, which help the author of that file.
-    here = isinstance(arguments.target, str) and importer.is_import_string(arguments.target)
-    configure_logging("info" if arguments.verbose else "error" if here else "critical")
+    in_process = isinstance(arguments.target, str) and importer.is_import_string(arguments.target)
+    configure_logging("info" if arguments.verbose else "error" if in_process else "critical")
     printer = Printer(arguments.format)
     # Such a server may also print, which must not mix with the command's output.
     # The Printer took the original stream above, so that results still go to standard output.
@@ -184,8 +184,8 @@ def create_client(
     if options.timeout is not None:
         client_options["timeout"] = options.timeout
     if options.trace:
-        client_options["on_message_bytes"] = lambda way, message: printer.print_error(
-            f"{DIRECTION_MARKS.get(way, way)} {_message_text(message)}"
+        client_options["on_message_bytes"] = lambda direction, message: printer.print_error(
+            f"{DIRECTION_MARKS.get(direction, direction)} {_message_text(message)}"
         )
     if options.verbose:
         client_options["log_handler"] = lambda message: printer.print_error(_format_log_message(message))

@@ -226,10 +226,10 @@ def format_rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]], ou
     console = Console(file=out, highlight=False, markup=False, emoji=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     # Keep the first column, which users copy from, unwrapped as long as that leaves room for the others.
-    whole = max((display_width(row[0]) for row in rows), default=0) <= console.width * 0.6
+    fits_one_line = max((display_width(row[0]) for row in rows), default=0) <= console.width * 0.6
     for at, heading in enumerate(headings):
         style = "cyan" if at == 0 else "" if at == len(headings) - 1 else "dim"
-        table.add_column(heading, style=style, overflow="fold", no_wrap=whole and at == 0, min_width=4)
+        table.add_column(heading, style=style, overflow="fold", no_wrap=fits_one_line and at == 0, min_width=4)
     for row in rows:
         # A `Text` is literal whatever the settings of the console: cells quote the server.
         table.add_row(*map(Text, row))

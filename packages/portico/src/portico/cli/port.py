@@ -33,8 +33,8 @@ def run(argv: list[str]) -> int:
                 print(f"{escape_control(str(ported.path))}: rewritten", file=sys.stderr)
             elif ported.is_changed:
                 sys.stdout.write(ported.diff())
-            for line, what, advice in ported.findings:
-                print(escape_control(f"{ported.path}:{line}: {what}: {advice}"), file=sys.stderr)
+            for line, subject, advice in ported.findings:
+                print(escape_control(f"{ported.path}:{line}: {subject}: {advice}"), file=sys.stderr)
     print(_summary(changed, left, arguments.write), file=sys.stderr)
     return EXIT_MANUAL_STEPS if left else 0
 

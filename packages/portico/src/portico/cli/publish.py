@@ -117,10 +117,12 @@ def _registry_name(name: str) -> str:
     return name
 
 
-def _description(given: str | None, project: Mapping[str, Any], instructions: str | None) -> str:
-    if given is not None and not 1 <= len(given.strip()) <= MAX_DESCRIPTION_CHARS:
-        raise UsageError(f"--description must have 1 to {MAX_DESCRIPTION_CHARS} characters, got {len(given.strip())}")
-    text = one_line(given or _text(project, "description") or instructions or "", MAX_DESCRIPTION_CHARS)
+def _description(description: str | None, project: Mapping[str, Any], instructions: str | None) -> str:
+    if description is not None and not 1 <= len(description.strip()) <= MAX_DESCRIPTION_CHARS:
+        raise UsageError(
+            f"--description must have 1 to {MAX_DESCRIPTION_CHARS} characters, got {len(description.strip())}"
+        )
+    text = one_line(description or _text(project, "description") or instructions or "", MAX_DESCRIPTION_CHARS)
     if not text:
         raise UsageError("the server has no description: add --description, or a description in pyproject.toml")
     return text

@@ -144,7 +144,7 @@ def _print_status(printer: Printer, stores: list[StoreStatus]) -> None:
         printer.print_error("no workers, no sessions")
     for item in stores:
         printer.print_line(item.store)
-        counts = {held.owner: held.count for held in item.sessions}
+        counts = {lease_count.owner: lease_count.count for lease_count in item.sessions}
         if item.workers:
             printer.print_table(
                 WORKER_HEADINGS, [_worker_row(worker, counts.get(worker.id, 0), item.now) for worker in item.workers]
@@ -215,7 +215,7 @@ def _span(seconds: float) -> str:
 
 
 def _to_json_object(item: StoreStatus) -> dict[str, Any]:
-    counts = {held.owner: held.count for held in item.sessions}
+    counts = {lease_count.owner: lease_count.count for lease_count in item.sessions}
     worker_ids = {worker.id for worker in item.workers}
     recent_sessions = [_plain_session(session, item.now) for session in item.recent_sessions]
     return {

@@ -124,10 +124,10 @@ def _parse_pair(word: str, sources: InputSources) -> ArgumentInput:
 def parse_json_arguments(text: str, sources: InputSources) -> dict[str, Any]:
     """Parse the value of --arguments: a JSON object, `@file` or `-`."""
     source = sources.open(text)
-    place = "--arguments" if source is None else source[0]
-    value = _parse_json(text if source is None else decode_utf8(source[1], place), place)
+    source_name = "--arguments" if source is None else source[0]
+    value = _parse_json(text if source is None else decode_utf8(source[1], source_name), source_name)
     if not isinstance(value, dict):
-        raise UsageError(f"{place} must be a JSON object with the arguments by name")
+        raise UsageError(f"{source_name} must be a JSON object with the arguments by name")
     return value
 
 

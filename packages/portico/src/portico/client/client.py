@@ -177,18 +177,20 @@ class Client:
         self._servers = self._server_group(target, identity, wants_logs, ssl_context)
         # The tools and prompts whose servers must be connected when the client opens; None for all servers.
         self.awaited: Collection[str] | None = None
-        place = parse_target(target if self._servers is None else self._servers, env=env, cwd=cwd, headers=headers)
+        resolved_target = parse_target(
+            target if self._servers is None else self._servers, env=env, cwd=cwd, headers=headers
+        )
         self._validate = validate_results
         self._trusts_annotations = trust_annotations
         self._upstream = Upstream(
-            place,
+            resolved_target,
             self._answer_server,
             identity,
             protocol_version=protocol_version,
             ignore_capabilities=ignore_capabilities,
             timeout=timeout,
             retries=max_retries,
-            auth=_sender(auth, place, open_browser),
+            auth=_sender(auth, resolved_target, open_browser),
             pool_factory=partial(HttpConnectionPool, ssl_context),
             principal=principal,
             trace=on_message_bytes,

@@ -187,9 +187,9 @@ def _read_entry(name: str, entry: Mapping[str, Any]) -> ServerEntry:
 
 
 def _read_target(label: str, options: Mapping[str, Any]) -> Target:
-    places = [option for option in ("url", "command", "target") if option in options]
-    if len(places) != 1:
-        raise UsageError(f"{label} needs one of url, command and target, got {' and '.join(places) or 'none'}")
+    locations = [option for option in ("url", "command", "target") if option in options]
+    if len(locations) != 1:
+        raise UsageError(f"{label} needs one of url, command and target, got {' and '.join(locations) or 'none'}")
     if "target" in options:
         return parse_target(options["target"])
     command = options.get("command")

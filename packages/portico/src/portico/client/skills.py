@@ -216,13 +216,13 @@ def _check_frontmatter(skill: Skill, text: str) -> None:
     listed = skill.frontmatter
     for field in {**listed, **result}:
         if field not in result or field not in listed or not _is_json_equal(result[field], listed[field]):
-            there = _shorten(result[field]) if field in result else "nothing"
-            here = _shorten(listed[field]) if field in listed else "nothing"
+            actual = _shorten(result[field]) if field in result else "nothing"
+            expected = _shorten(listed[field]) if field in listed else "nothing"
             raise SkillVerificationError(
                 skill.uri,
                 (
-                    f"the content differs from the list: {_shorten(field)} is {there} in the file, "
-                    f"but {here} in the list"
+                    f"the content differs from the list: {_shorten(field)} is {actual} in the file, "
+                    f"but {expected} in the list"
                 ),
             )
 

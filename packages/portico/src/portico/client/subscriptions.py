@@ -270,8 +270,8 @@ class ChangeListener:
                 return True
             except (TransportError, ProtocolError) as failure:
                 # Before the acknowledgement the failure is raised to the waiting caller instead of being retried.
-                begun = self._on is None or self._on.done()
-                if not await self._upstream.should_retry(transport, failure, retry_temporary=begun):
+                is_settled = self._on is None or self._on.done()
+                if not await self._upstream.should_retry(transport, failure, retry_temporary=is_settled):
                     raise
             self._gap = True
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))

@@ -88,8 +88,8 @@ def compare_tools(
         yield from _hints(before, after)
         yield from _tasks(before, after)
     yield from _inputs(before, after, words=in_full)
-    was, now = (None if item is None else data_schema(item) for item in (before.output_schema, after.output_schema))
-    yield from _outputs(was, now, words=in_full)
+    old, now = (None if item is None else data_schema(item) for item in (before.output_schema, after.output_schema))
+    yield from _outputs(old, now, words=in_full)
 
 
 def _texts(before: ListedTool, after: ListedTool) -> Iterator[DefinitionChange]:
@@ -104,9 +104,9 @@ def _texts(before: ListedTool, after: ListedTool) -> Iterator[DefinitionChange]:
 
 def _hints(before: ListedTool, after: ListedTool) -> Iterator[DefinitionChange]:
     for hint in HINTS:
-        was, now = before.hint(hint), after.hint(hint)
+        old, now = before.hint(hint), after.hint(hint)
         careful, worse, better = _RISKY_HINT_CHANGES[hint]
-        if was == now:
+        if old == now:
             if before.annotations.get(hint) != after.annotations.get(hint):
                 declared = "declared" if hint in after.annotations else "no longer declared"
                 message = f"{hint} is {declared}, with the same meaning"
@@ -130,13 +130,13 @@ def _json(value: bool) -> str:
 
 
 def _tasks(before: ListedTool, after: ListedTool) -> Iterator[DefinitionChange]:
-    was, now = (item.task or "forbidden" for item in (before, after))
-    if was == now:
+    old, now = (item.task or "forbidden" for item in (before, after))
+    if old == now:
         return
     # `optional` accepts callers of both kinds.
     level: Level = "minor" if now == "optional" else "breaking"
     todo = {"required": "Call it as a task.", "forbidden": "Call it as an ordinary call."}.get(now, "")
-    yield DefinitionChange(level, "tool", "taskSupport", f"running as a task is {now} now, and was {was}", todo)
+    yield DefinitionChange(level, "tool", "taskSupport", f"running as a task is {now} now, and was {old}", todo)
 
 
 def _inputs(before: ListedTool, after: ListedTool, *, words: bool) -> Iterator[DefinitionChange]:

@@ -268,12 +268,12 @@ def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     return f"did you mean '{close[0]}'?" if close else ""
 
 
-def _create_issue(path: str, expected: str, got: str, suggestion: str = "") -> ArgumentIssue:
+def _create_issue(path: str, expected: str, received: str, suggestion: str = "") -> ArgumentIssue:
     subject = "arguments" if path == "arguments" else f"argument '{_argument(path)}'"
-    message = f"Invalid {subject}: expected {expected}, received {got}."
+    message = f"Invalid {subject}: expected {expected}, received {received}."
     if suggestion:
         message += f" D{suggestion[1:]}"
-    return ArgumentIssue(path, expected, got, message, suggestion)
+    return ArgumentIssue(path, expected, received, message, suggestion)
 
 
 def _rejection_issue(path: str, reason: str, value: Any) -> ArgumentIssue:

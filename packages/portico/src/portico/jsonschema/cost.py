@@ -176,9 +176,9 @@ class _EvaluationCounter:
         total = sum(self.count(part[name]) for part in parts for name in _ARRAY_KEYWORDS if name in part)
         for part in parts:
             # An array of `items` is draft-07 or older.
-            for places in (get_list(part, "prefixItems"), get_list(part, "items")):
-                self._step(len(places))
-                total += max(map(self.count, places), default=0)
+            for schemas in (get_list(part, "prefixItems"), get_list(part, "items")):
+                self._step(len(schemas))
+                total += max(map(self.count, schemas), default=0)
         return total
 
     def _in_objects(self, parts: list[Schema]) -> int:

@@ -98,13 +98,13 @@ def wrap_as_property(schema: Schema, name: str, **keywords: Any) -> Schema:
     return {**outer, "type": "object", "properties": {name: {**keywords, **inner}}, "required": [name]}
 
 
-def _rebase_references(value: Any, place: str) -> Any:
+def _rebase_references(value: Any, pointer: str) -> Any:
     if isinstance(value, list):
-        return [_rebase_references(item, place) for item in value]
+        return [_rebase_references(item, pointer) for item in value]
     if not isinstance(value, dict):
         return value
-    result = {key: item if key in _VALUES else _rebase_references(item, place) for key, item in value.items()}
+    result = {key: item if key in _VALUES else _rebase_references(item, pointer) for key, item in value.items()}
     reference = result.get("$ref")
     if isinstance(reference, str) and re.match(r"#(/(?!\$defs/|definitions/)|$)", reference):
-        result["$ref"] = f"{place}{reference[1:]}"
+        result["$ref"] = f"{pointer}{reference[1:]}"
     return result

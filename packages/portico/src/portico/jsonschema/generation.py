@@ -315,9 +315,9 @@ class _SchemaGenerator:
 
 def _inline_reference(reference: Schema, content: Schema) -> None:
     """Replace a reference by its target. Keywords next to the reference take precedence."""
-    beside = {key: value for key, value in reference.items() if key != "$ref"}
+    siblings = {key: value for key, value in reference.items() if key != "$ref"}
     reference.clear()
-    reference.update(content, **beside)
+    reference.update(content, **siblings)
 
 
 def _annotate(body: Schema, constraints: Constraints) -> Schema:

@@ -81,13 +81,13 @@ def _count_dot_segments(text: str) -> int:
 
 
 def _check_escapes(escapes: re.Match[str]) -> None:
-    place = f"found {escapes[0][:30]!r} at position {escapes.start()}"
+    position_text = f"found {escapes[0][:30]!r} at position {escapes.start()}"
     try:
         decoded = bytes.fromhex(escapes[0].replace("%", "")).decode()
     except UnicodeDecodeError:
-        raise InvalidUri(f"percent-encoded bytes in a URI must be UTF-8, {place}") from None
+        raise InvalidUri(f"percent-encoded bytes in a URI must be UTF-8, {position_text}") from None
     if re.search(_CONTROL, decoded):
-        raise InvalidUri(f"a URI must not contain percent-encoded control characters, {place}")
+        raise InvalidUri(f"a URI must not contain percent-encoded control characters, {position_text}")
 
 
 def _describe(char: str) -> str:

@@ -66,22 +66,22 @@ def uri_variants(uri: str) -> UriForms:
 
 
 def _find_forms(uri: str) -> UriForms:
-    whole = _possible_forms(uri)
-    paths = _possible_forms(*(without for item in whole if (without := _TAIL.sub("", item)) != item))
+    forms = _possible_forms(uri)
+    paths = _possible_forms(*(without for item in forms if (without := _TAIL.sub("", item)) != item))
     # An attacker needs one reader that resolves a URI to a denied resource, so deny rules are checked against
     # all readings.
-    lenient = dict.fromkeys(form for item in (*whole, *paths) for form in _lenient_readings(item))
-    for item in whole:
+    lenient = dict.fromkeys(form for item in (*forms, *paths) for form in _lenient_readings(item))
+    for item in forms:
         compatible = item if item.isascii() else unicodedata.normalize("NFKC", item).translate(SLASHES)
         if compatible != item:
             # A target that normalizes first reads full-width letters and slashes as letters and slashes.
             lenient |= dict.fromkeys(_possible_forms(compatible))
-    for inner in dict.fromkeys(inner for item in (*whole, *paths) for inner in _inner_uris(item)):
+    for inner in dict.fromkeys(inner for item in (*forms, *paths) for inner in _inner_uris(item)):
         lenient |= dict.fromkeys(_possible_forms(inner))
     return UriForms(
-        tuple(whole),
-        tuple(form for form in paths if form not in whole),
-        tuple(form for form in lenient if form not in whole and form not in paths),
+        tuple(forms),
+        tuple(form for form in paths if form not in forms),
+        tuple(form for form in lenient if form not in forms and form not in paths),
     )
 
 

@@ -114,8 +114,10 @@ class UriTemplateIndex:
 
     def __iter__(self) -> Iterator[UriTemplate]:
         """Iterate in insertion order."""
-        places = {template: place for those in self._by_head.values() for template, place in those.items()}
-        return iter(sorted(places, key=places.__getitem__))
+        positions = {
+            template: position for by_template in self._by_head.values() for template, position in by_template.items()
+        }
+        return iter(sorted(positions, key=positions.__getitem__))
 
     def add(self, template: UriTemplate) -> None:
         """Add a template. One that is already present keeps its position."""
@@ -145,12 +147,12 @@ class UriTemplateIndex:
         units = decode_uri(uri)
         if units is None:
             return None
-        places: dict[UriTemplate, int] = {}
+        positions: dict[UriTemplate, int] = {}
         # Templates of one server share a few prefixes, so this is a handful of dictionary lookups however many
         # there are.
         for length in self._lengths:
-            places.update(self._by_head.get(units[:length], {}))
-        for template in sorted(places, key=lambda template: (template.specificity, places[template])):
+            positions.update(self._by_head.get(units[:length], {}))
+        for template in sorted(positions, key=lambda template: (template.specificity, positions[template])):
             values = template._matcher.match(units)
             if values is not None:
                 return template, values

@@ -148,22 +148,22 @@ def _solve(tokens: tuple[Token, ...], text: str) -> Captures | None:
     if not starts[0] >> len(text) & 1:
         return None
     captures: Captures = []
-    place, left = 0, len(text)  # `left`: number of characters not consumed yet
-    while place < len(tokens):
-        token = tokens[place]
+    position, left = 0, len(text)  # `left`: number of characters not consumed yet
+    while position < len(tokens):
+        token = tokens[position]
         if isinstance(token, CaptureToken):
             # An optional part follows: leave it its characters, if the text has any for it.
-            optional = place + 1 < len(tokens) and isinstance(tokens[place + 1], OptionalToken)
-            wishes = (starts[place + 2], starts[place + 1]) if optional else (starts[place + 1],)
-            after = _run_end(token, fits[place], left, wishes)
+            optional = position + 1 < len(tokens) and isinstance(tokens[position + 1], OptionalToken)
+            wishes = (starts[position + 2], starts[position + 1]) if optional else (starts[position + 1],)
+            after = _run_end(token, fits[position], left, wishes)
             captures.append((token, text[len(text) - left : len(text) - after]))
             left = after
         elif isinstance(token, LiteralPart):
             left -= len(token.units)
-        elif not starts[place + 1] >> left & 1:
-            place = token.to
+        elif not starts[position + 1] >> left & 1:
+            position = token.to
             continue
-        place += 1
+        position += 1
     return captures
 
 

@@ -491,8 +491,8 @@ class Channel:
         self.fail_pending(reason or ConnectionClosed("the connection is closed"))
         # Swapped first: a callback may close the channel again.
         at_end, self._close_callbacks = self._close_callbacks, []
-        for then in at_end:
-            then()
+        for callback in at_end:
+            callback()
 
     def fail_pending(self, reason: Exception, id: RequestId | None = None) -> None:
         """Fail the pending request with this id, or all pending requests."""

@@ -199,12 +199,12 @@ _LAST_QUOTED = lazy_pattern(r"[^\"'\r\n]{0,60}+[\"']([^\s\"']{6,200}+)[\"']")
 
 def find_commented_secrets(text: str, lower: str) -> Iterator[Finding]:
     for value, end, password in _values_before(text, _COMMENT.finditer(lower), _LAST_QUOTED, 264):
-        meant = (
+        is_assignment = (
             is_password(value, "quoted") and not is_identifier(value)
             if password
             else is_random(value) or is_uuid(value)
         )
-        if meant:
+        if is_assignment:
             yield Finding("secret", "password" if password else "token", end - len(value), end, 0.65)
 
 

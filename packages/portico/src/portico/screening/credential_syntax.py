@@ -76,8 +76,8 @@ _OKTA_REACH = 200
 
 def okta_tokens(text: str, lower: str) -> Iterator[Finding]:
     for match in _OKTA.finditer(text):
-        near = lower[max(0, match.start() - _OKTA_REACH) : match.end() + _OKTA_REACH]
-        if ("okta" in near or "ssws" in near) and is_random(match[0], named=True):
+        context = lower[max(0, match.start() - _OKTA_REACH) : match.end() + _OKTA_REACH]
+        if ("okta" in context or "ssws" in context) and is_random(match[0], named=True):
             yield Finding("secret", "okta_token", match.start(), match.end(), 0.93)
 
 

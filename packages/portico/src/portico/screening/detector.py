@@ -100,8 +100,8 @@ _REDACTION_MARK = lazy_pattern(r"\[REDACTED:\w{1,40}+\]")
 
 def _is_outside(finding: Finding, marks: Sequence[tuple[int, int]]) -> bool:
     """Return whether a finding has at least four characters outside the marks of an earlier redaction."""
-    near = marks[max(0, bisect_left(marks, (finding.start, 0)) - 1) : bisect_left(marks, (finding.end, 0))]
-    inside = sum(max(0, min(end, finding.end) - max(start, finding.start)) for start, end in near)
+    nearby_marks = marks[max(0, bisect_left(marks, (finding.start, 0)) - 1) : bisect_left(marks, (finding.end, 0))]
+    inside = sum(max(0, min(end, finding.end) - max(start, finding.start)) for start, end in nearby_marks)
     return finding.end - finding.start - inside >= 4
 
 

@@ -149,8 +149,8 @@ class NationalIdPattern(NamedTuple):
 
 def _identity(name: str, form: str, words: str, check: Callable[[str], bool], alone: float) -> NationalIdPattern:
     # Never inside a longer number or word.
-    whole = lazy_pattern(rf"(?<![0-9A-Za-z_])(?<![0-9][.\-/]){form}(?![0-9A-Za-z_]|[.\-][0-9A-Za-z])")
-    return NationalIdPattern(name, whole, _word_prefixes(words), check, alone)
+    pattern = lazy_pattern(rf"(?<![0-9A-Za-z_])(?<![0-9][.\-/]){form}(?![0-9A-Za-z_]|[.\-][0-9A-Za-z])")
+    return NationalIdPattern(name, pattern, _word_prefixes(words), check, alone)
 
 
 def _always(number: str) -> bool:

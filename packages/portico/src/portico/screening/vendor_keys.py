@@ -97,9 +97,9 @@ def find_prefixed_keys(text: str, start: int, end: int) -> Iterator[Finding]:
 
 
 def find_infix_keys(text: str) -> Iterator[Finding]:
-    for name, sign, whole in _SHAPES:
+    for name, sign, pattern in _SHAPES:
         if sign in text:
-            for key in whole.finditer(text):
+            for key in pattern.finditer(text):
                 if _looks_generated(key[0]):
                     yield Finding("secret", name, key.start(), key.end(), 0.95)
 

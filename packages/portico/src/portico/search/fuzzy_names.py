@@ -28,9 +28,9 @@ class FuzzyNames:
         left = MAX_SCANNED
         # Rare trigrams first: `_to` occurs in thousands of names and says nothing, and the scan is
         # limited.
-        for places in sorted((self._places[part] for part in _trigrams(name) if part in self._places), key=len):
-            shared.update(places[:left])
-            left -= len(places)
+        for positions in sorted((self._places[part] for part in _trigrams(name) if part in self._places), key=len):
+            shared.update(positions[:left])
+            left -= len(positions)
             if left <= 0:
                 break
         likely = (self._names[at] for at, _ in shared.most_common(MAX_COMPARED))

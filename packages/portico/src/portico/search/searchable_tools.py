@@ -149,12 +149,12 @@ class SeenTools:
         while self._index is None or self._indexed != len(self._tools):
             tools = list(self._tools)
             if len(tools) <= SMALL_CATALOG_SIZE:
-                made = _build_index(tools)
+                index = _build_index(tools)
             else:
-                made = await asyncio.to_thread(_build_index, tools)
+                index = await asyncio.to_thread(_build_index, tools)
             # Tools may have been added or reset while the index was built in a thread.
             if tools == self._tools[: len(tools)]:
-                self._index, self._indexed = made, len(tools)
+                self._index, self._indexed = index, len(tools)
         return self._index
 
     def _find_position(self, entry: Raw) -> int | None:

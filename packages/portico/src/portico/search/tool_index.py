@@ -108,16 +108,18 @@ class ToolIndex:
         self._servers = [servers.setdefault(tool.server, len(servers)) for tool in tools]
         self._beside = [_SERVER_MATCH_BOOST + _LIST_POSITION_BOOST * early for early in _position_scores(tools)]
         gathered = _build_postings([_fields(tool) for tool in tools])
-        self._rarities = {term: _idf(count, len(places)) for term, places in gathered.items()}
+        self._rarities = {term: _idf(count, len(postings)) for term, postings in gathered.items()}
         self._places = {
             # Everything that does not depend on the query is computed here, so that a search only
             # adds numbers.
-            term: [(at, worth * (_BM25_K1 + 1) / (worth + _BM25_K1) * rarity) for at, worth in places.items()]
-            for (term, places), rarity in zip(gathered.items(), self._rarities.values(), strict=True)
+            term: [(at, worth * (_BM25_K1 + 1) / (worth + _BM25_K1) * rarity) for at, worth in postings.items()]
+            for (term, postings), rarity in zip(gathered.items(), self._rarities.values(), strict=True)
         }
 
         # Frequent terms are not used as synonyms, because they do not discriminate.
-        self._telling = {term for term, places in gathered.items() if len(places) <= max(count // 10, SMALL_INDEX_SIZE)}
+        self._telling = {
+            term for term, postings in gathered.items() if len(postings) <= max(count // 10, SMALL_INDEX_SIZE)
+        }
 
     def search(self, query: str, limit: int, visible: Sequence[int] | None = None) -> list[tuple[int, float]]:
         """Return the positions and scores of the best matches. `visible` has a zero for each tool to exclude."""
@@ -187,10 +189,10 @@ class ToolIndex:
                 if synonym[1] >= _MIN_SYNONYM_SIMILARITY and synonym[0] in self._telling
             ][:_MAX_SYNONYMS]
             own = self._rarities.get(term, math.inf)
-            for other, near in indexed_terms:
+            for other, similarity in indexed_terms:
                 # A rare synonym of a common word would otherwise outrank the word itself: its IDF
                 # is limited to that of the term.
-                worth = share * near * _SYNONYM_WEIGHT * min(1.0, own / self._rarities[other])
+                worth = share * similarity * _SYNONYM_WEIGHT * min(1.0, own / self._rarities[other])
                 if other not in term_weights:
                     others[other] = max(worth, others.get(other, 0.0))
         return [*result.items(), *others.items()]
@@ -201,16 +203,18 @@ class ToolIndex:
         by_server: dict[int, float] = {}
         for at, score in best:
             name = self._names[at]
-            whole = sum(self._rarities[term] for term in name)
-            there = sum(self._rarities[term] * min(1.0, term_weights[term]) for term in name if term in term_weights)
+            total_weight = sum(self._rarities[term] for term in name)
+            matched_weight = sum(
+                self._rarities[term] * min(1.0, term_weights[term]) for term in name if term in term_weights
+            )
             # The share of the name's IDF that the query covers: `create issue` matches create_issue
             # completely and create_issue_comment in part.
-            score *= 1 + _NAME_MATCH_BOOST * there / whole if whole else 1
+            score *= 1 + _NAME_MATCH_BOOST * matched_weight / total_weight if total_weight else 1
             results.append((at, score))
             server = self._servers[at]
             by_server[server] = max(score, by_server.get(server, 0.0))
-        beside = [(at, score + self._beside[at] * by_server[self._servers[at]]) for at, score in results]
-        return sorted(beside, key=lambda ranked: (-ranked[1], ranked[0]))
+        combined = [(at, score + self._beside[at] * by_server[self._servers[at]]) for at, score in results]
+        return sorted(combined, key=lambda ranked: (-ranked[1], ranked[0]))
 
     @cached_property
     def _fuzzy_names(self) -> FuzzyNames:
@@ -241,9 +245,9 @@ def _position_scores(tools: Sequence[ToolDocument]) -> list[float]:
     for at, tool in enumerate(tools):
         servers.setdefault(tool.server, []).append(at)
     servers.pop("", None)
-    for places in servers.values():
-        for number, at in enumerate(sorted(places, key=lambda at: tools[at].position)):
-            result[at] = 1 - number / max(1, len(places) - 1)
+    for positions in servers.values():
+        for number, at in enumerate(sorted(positions, key=lambda at: tools[at].position)):
+            result[at] = 1 - number / max(1, len(positions) - 1)
     return result
 
 
@@ -277,8 +281,8 @@ def _build_postings(tools: Sequence[dict[str, Counter[str]]]) -> dict[str, dict[
             weight, length = _FIELDS[field].weight, _FIELDS[field].length
             share = weight / (1 - length + length * counted.total() / usual[field])
             for term, times in counted.items():
-                places = result.setdefault(term, {})
-                places[at] = places.get(at, 0.0) + share * times
+                postings = result.setdefault(term, {})
+                postings[at] = postings.get(at, 0.0) + share * times
     return result
 
 

@@ -179,8 +179,8 @@ def _explain_usage(view: ToolView, request: ToolCallRequest, sure: bool) -> str 
     if not wrong and not sure:
         return None
     encoded = jsonrpc.encode(schema).decode()
-    whole = f"\nIts schema: {encoded}" if len(encoded) <= MAX_SCHEMA_CHARS else ""
-    return f"Usage: {tool.signature}{whole}"
+    schema_text = f"\nIts schema: {encoded}" if len(encoded) <= MAX_SCHEMA_CHARS else ""
+    return f"Usage: {tool.signature}{schema_text}"
 
 
 def _unknown_tool_text(view: ToolView, name: str) -> str:
@@ -269,5 +269,5 @@ def summarize(text: str) -> str:
     if len(summary) <= MAX_SUMMARY_CHARS:
         return summary
     cut = summary[:MAX_SUMMARY_CHARS]
-    whole = max(cut.rfind(". "), cut.rfind("。"))
-    return cut[: whole + 1] if whole > MAX_SUMMARY_CHARS // 3 else f"{cut.rpartition(' ')[0] or cut}…"
+    sentence_end = max(cut.rfind(". "), cut.rfind("。"))
+    return cut[: sentence_end + 1] if sentence_end > MAX_SUMMARY_CHARS // 3 else f"{cut.rpartition(' ')[0] or cut}…"

@@ -91,11 +91,11 @@ class ToolSearchBase(HandlerWrapper):
         self._kept: LruCache[tuple[Any, ...], _ShownPage] = LruCache(MAX_CACHED_PAGES)
         self._listed: dict[bool, tuple[Sequence[Any], Sequence[Definition]]] = {}
         # A view has the results of its gateway.
-        whole = getattr(server, "gateway", server)
-        self._result_limits = find_result_limits(whole) if isinstance(whole, Server) else None
+        gateway = getattr(server, "gateway", server)
+        self._result_limits = find_result_limits(gateway) if isinstance(gateway, Server) else None
         if self._result_limits is not None:
             # Listed as one of our own tools, so that a list need not wait for the server's; the server answers it.
-            self.own_tools.add(copy(cast("Server", whole).registry.by_name[READ_RESULT_TOOL]))
+            self.own_tools.add(copy(cast("Server", gateway).registry.by_name[READ_RESULT_TOOL]))
             self.handlers[READ_RESULT_TOOL] = self.start_server
 
     def start(self, call: Call) -> Any:
@@ -142,10 +142,10 @@ class ToolSearchBase(HandlerWrapper):
         guard = getattr(getattr(self.server, "policy", None), "access_policy", None)
         return guard is None or guard.visibility(call).is_visible("tool", component)
 
-    def _filter_own(self, call: Call, whole: Sequence[Definition]) -> Sequence[Definition]:
+    def _filter_own(self, call: Call, definitions: Sequence[Definition]) -> Sequence[Definition]:
         """Return our tools that the sender of a call may see; the same object if that is all of them."""
-        visible = [item for item in whole if self._is_shown(call, item.name)]
-        return whole if len(visible) == len(whole) else visible
+        visible = [item for item in definitions if self._is_shown(call, item.name)]
+        return definitions if len(visible) == len(definitions) else visible
 
     def _is_shown(self, call: Call, name: str) -> bool:
         # `find_tools` returns only visible tools, and handlers such as `call_tool` check the
@@ -156,10 +156,10 @@ class ToolSearchBase(HandlerWrapper):
 
     def _list(self, call: Call) -> Any:
         revision = call.protocol_version or LATEST_PROTOCOL_VERSION
-        whole, cursor = self._definitions(), call.decode_params().cursor
-        visible = self._filter_own(call, whole)
-        if visible is whole:
-            page = self.own_tools.tools.page(revision, cursor, whole)
+        definitions, cursor = self._definitions(), call.decode_params().cursor
+        visible = self._filter_own(call, definitions)
+        if visible is definitions:
+            page = self.own_tools.tools.page(revision, cursor, definitions)
         else:
             page = self.own_tools.tools.encode_page(visible, revision, cursor)
         # Pinned tools are on the first page.
@@ -191,17 +191,17 @@ class ToolSearchBase(HandlerWrapper):
 
     def _join_pinned(self, page: Raw, *others: Raw) -> Raw:
         """Return our page with the pinned entries of the others, in the configured order."""
-        whole: dict[str, Raw] = _members.decode(page)
+        members: dict[str, Raw] = _members.decode(page)
         by_name = {_name.decode(tool).name: tool for other in others for tool in _entries.decode(other).tools}
         pinned = [
             by_name[name]
             for name in self.pinned_tools
             if name in by_name and name not in self.own_tools.registry.by_name
         ]
-        own = msgspec.json.decode(whole["tools"], type=list[Raw])
+        own = msgspec.json.decode(members["tools"], type=list[Raw])
         if self.omit_output_schemas:
             pinned = [_without_output(tool) for tool in pinned]
-        return Raw(jsonrpc.encode({**whole, "tools": own + pinned}))
+        return Raw(jsonrpc.encode({**members, "tools": own + pinned}))
 
     async def _discover(self, call: Call) -> Any:
         result = self.start_server(call)

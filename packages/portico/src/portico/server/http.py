@@ -454,8 +454,8 @@ def _public_host(server: Server) -> list[str]:
     url = server.auth.public_url if server.auth is not None else None
     if url is None:
         return []
-    place = urlsplit(url)
-    return [place.netloc] if place.port is None else [place.netloc, place.netloc.rpartition(":")[0]]
+    parts = urlsplit(url)
+    return [parts.netloc] if parts.port is None else [parts.netloc, parts.netloc.rpartition(":")[0]]
 
 
 def _fields(of: type[Struct], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -231,8 +231,8 @@ class RateLimitingMiddleware(Middleware):
         self._client, self._global = get_client_id, global_limit
 
     async def on_request(self, context: MiddlewareContext, call_next: CallNext) -> Any:
-        who = None if self._global else self._client(context) if self._client else _sender_of(context.call)
-        wait = self._limiter.take(who, time.monotonic())
+        caller = None if self._global else self._client(context) if self._client else _sender_of(context.call)
+        wait = self._limiter.take(caller, time.monotonic())
         if wait:
             raise _refusal(context.method, math.ceil(wait))
         return await call_next(context)
@@ -242,8 +242,8 @@ def _refusal(method: str, seconds: int) -> ToolError | TooManyRequests:
     """Return a ToolError that the model reads if a tool was called, otherwise a protocol error."""
     if method != "tools/call":
         return TooManyRequests(seconds)
-    what = f"Too many requests. Wait {seconds} s before the next one."
-    return ToolError(what, error_type="ApiLimitExceeded", details={"retry_after": seconds}, retryable=True)
+    message = f"Too many requests. Wait {seconds} s before the next one."
+    return ToolError(message, error_type="ApiLimitExceeded", details={"retry_after": seconds}, retryable=True)
 
 
 def _sender_of(call: Call) -> Any:
@@ -330,15 +330,17 @@ class ResponseLimitingMiddleware(Middleware):
         length = sum(len(item.text) for item in result.content if isinstance(item, TextContent))
         if length <= self._longest:
             return result
-        left, kept = self._longest, []
+        left, shortened = self._longest, []
         for item in result.content:
             if isinstance(item, TextContent):
-                kept.append(msgspec.structs.replace(item, text=item.text[:left]))
+                shortened.append(msgspec.structs.replace(item, text=item.text[:left]))
                 left -= min(left, len(item.text))
             else:
-                kept.append(item)
-        kept.append(TextContent(text=f"(truncated: the result has {length:,} characters, {self._longest:,} are shown)"))
-        return CallToolResult(content=kept, is_error=result.is_error, meta=result.meta)
+                shortened.append(item)
+        shortened.append(
+            TextContent(text=f"(truncated: the result has {length:,} characters, {self._longest:,} are shown)")
+        )
+        return CallToolResult(content=shortened, is_error=result.is_error, meta=result.meta)
 
 
 class ErrorHandlingMiddleware(Middleware):

@@ -40,7 +40,7 @@ async def replace_server(server: Server, replacement: Server) -> Callable[[], Aw
 
 def _keep_mirrored(server: Server, other: Server) -> None:
     """Update the header table in place, because transports hold a reference to it."""
-    kept, fresh = server.registry.header_params, dict(other.registry.header_params)
-    kept.clear()
-    kept.update(fresh)
-    other.registry.header_params = kept
+    mirrored, fresh = server.registry.header_params, dict(other.registry.header_params)
+    mirrored.clear()
+    mirrored.update(fresh)
+    other.registry.header_params = mirrored

@@ -354,12 +354,12 @@ class Server(Registrar, ComponentDirectory, Operations):
 
     async def __call__(self, call: Call) -> Any:
         # A function may call another server in this process: restore the outer call as the current one afterwards.
-        held = CurrentCall.save()
+        saved = CurrentCall.save()
         try:
             result = self.start(call)
             return await result if type(result) is CoroutineType else result
         finally:
-            CurrentCall.restore(held)
+            CurrentCall.restore(saved)
 
     def start(self, call: Call) -> Any:
         """Return the result of a Call, or a coroutine that returns it."""

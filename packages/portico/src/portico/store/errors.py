@@ -138,8 +138,8 @@ class ConstraintViolation(StoreError):
     def __init__(
         self, rule: ConstraintRule = "", *, table: str = "", columns: tuple[str, ...] = (), constraint: str = ""
     ) -> None:
-        place = ".".join(filter(None, (table, ", ".join(columns))))
-        details = " ".join(filter(None, (place and f"of {place}", constraint and f"({constraint})")))
+        column_path = ".".join(filter(None, (table, ", ".join(columns))))
+        details = " ".join(filter(None, (column_path and f"of {column_path}", constraint and f"({constraint})")))
         super().__init__(f"{_RULES[rule]} {details}".rstrip())
         self.rule = rule
         self.table = table

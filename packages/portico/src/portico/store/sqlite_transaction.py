@@ -174,8 +174,8 @@ def _constraint_violation(rule: errors.ConstraintRule, message: str) -> errors.C
     The message of a check constraint has its name there.
     """
     names = message.partition("constraint failed: ")[2]
-    places = [name.split(".") for name in names.split(", ")]
+    columns = [name.split(".") for name in names.split(", ")]
     kind = errors.UniqueViolation if rule == "unique" else errors.ConstraintViolation
-    if rule != "check" and all(len(place) == 2 for place in places):
-        return kind(rule, table=places[0][0], columns=tuple(column for _, column in places))
+    if rule != "check" and all(len(place) == 2 for place in columns):
+        return kind(rule, table=columns[0][0], columns=tuple(column for _, column in columns))
     return kind(rule, constraint=re.sub(r"^index '(.*)'$", r"\1", names))

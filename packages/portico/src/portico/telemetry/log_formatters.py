@@ -84,14 +84,14 @@ def create_formatter(name: str) -> logging.Formatter:
 
 def format_timestamp(seconds: float) -> str:
     # Truncated rather than rounded, so that a timestamp is never in the future.
-    whole, part = divmod(int(seconds * 1000), 1000)
-    return f"{_second(whole)}.{part:03d}Z"
+    second, part = divmod(int(seconds * 1000), 1000)
+    return f"{_second(second)}.{part:03d}Z"
 
 
 # A busy server logs thousands of lines per second, and all of them share this part of the timestamp.
 @lru_cache(maxsize=4)
-def _second(whole: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
+def _second(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
 def format_fields(members: dict[str, Any]) -> str:

@@ -213,8 +213,8 @@ class DuplexTransport(ClientTransport):
             self.timeout_hint = f"; it sent {reason}"
             # A server that converts numeric ids to strings will keep doing so. Otherwise the right response may still
             # arrive.
-            for meant in [item for item in self._pending if str(item) == id]:
-                self._fail(meant, reason)
+            for candidate in [item for item in self._pending if str(item) == id]:
+                self._fail(candidate, reason)
         elif isinstance(frame.error, ErrorObject) and len(pending := self._pending_requests()) == 1:
             # The server could not parse our message, so it could not read its id.
             self._complete(pending[0], frame.error)

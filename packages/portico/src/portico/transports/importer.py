@@ -131,8 +131,8 @@ def describe_failure(module_path: str, failure: BaseException) -> str:
 
 def _is_users(path: str) -> bool:
     """Return whether a file is user code: not part of Portico, Python or an installed package."""
-    places = (*package_folders(*_PACKAGES), os.path.dirname(os.__file__) + os.sep)
-    return not (path.startswith(("<", *places)) or "site-packages" in path or "dist-packages" in path)
+    system_folders = (*package_folders(*_PACKAGES), os.path.dirname(os.__file__) + os.sep)
+    return not (path.startswith(("<", *system_folders)) or "site-packages" in path or "dist-packages" in path)
 
 
 def _from_name(name: str) -> ModuleType:

@@ -430,10 +430,10 @@ class Upstream:
         except TransportError:
             raise
         except TimeoutError:
-            what = f"{call.method}: could not reconnect in time"
+            message = f"{call.method}: could not reconnect in time"
             if reached and self._link is not None:
-                what = f"{call.method} was not answered within {timeout:g} s{self._link.timeout_hint}"
-            raise RequestTimeout(f"{self.name}: {what}") from None
+                message = f"{call.method} was not answered within {timeout:g} s{self._link.timeout_hint}"
+            raise RequestTimeout(f"{self.name}: {message}") from None
 
     @contextlib.contextmanager
     def pause_timeouts(self) -> Iterator[None]:

@@ -174,8 +174,8 @@ def _collect_figures(value: Any, figures: bool) -> Iterator[bytes | None]:
         yield _figure_to_png(figure)
     if pyplot is not None:
         pyplot.close("all")
-    ways = [name for name in ("_repr_png_", "_repr_jpeg_") if hasattr(type(value), name)]
-    yield next((data for data in (_call_repr_method(value, name) for name in ways) if data is not None), None)
+    methods = [name for name in ("_repr_png_", "_repr_jpeg_") if hasattr(type(value), name)]
+    yield next((data for data in (_call_repr_method(value, name) for name in methods) if data is not None), None)
 
 
 def _figure_to_png(figure: Any) -> bytes | None:

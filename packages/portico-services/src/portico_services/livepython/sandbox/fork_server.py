@@ -46,11 +46,11 @@ RESCUE_SECONDS_PER_NAME = 1.0
 def keep_descriptors(channel: int, output: int) -> None:
     """Keep these two descriptors and close all others."""
     null = os.open(os.devnull, os.O_RDWR)
-    for source, place in ((null, 0), (output, 1), (output, 2), (channel, CHANNEL_FD)):
-        os.dup2(source, place, inheritable=False)
+    for source, target in ((null, 0), (output, 1), (output, 2), (channel, CHANNEL_FD)):
+        os.dup2(source, target, inheritable=False)
     os.closerange(CHANNEL_FD + 1, os.sysconf("SC_OPEN_MAX"))
-    for name, place, mode in (("stdin", 0, "rb"), ("stdout", 1, "wb"), ("stderr", 2, "wb")):
-        stream = _text(place, mode)
+    for name, target, mode in (("stdin", 0, "rb"), ("stdout", 1, "wb"), ("stderr", 2, "wb")):
+        stream = _text(target, mode)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 

@@ -216,10 +216,10 @@ class Interpreter:
             return self._runner.run(eval(code, self.namespace))
         except KeyboardInterrupt:
             # Tasks of the interrupted code must not continue during the next evaluation.
-            if begun := asyncio.all_tasks(self._runner.get_loop()) - before:
-                for task in begun:
+            if new_tasks := asyncio.all_tasks(self._runner.get_loop()) - before:
+                for task in new_tasks:
                     task.cancel()
-                self._runner.run(asyncio.wait(begun))
+                self._runner.run(asyncio.wait(new_tasks))
             raise
 
     def interrupt_sleep(self) -> None:

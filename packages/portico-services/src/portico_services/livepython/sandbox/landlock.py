@@ -182,8 +182,8 @@ def set_limits(limits: SandboxLimits) -> None:
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_MSGQUEUE: 0,
     }
-    for which, bound in bounds.items():
-        resource.setrlimit(which, (bound, bound))
+    for resource_kind, bound in bounds.items():
+        resource.setrlimit(resource_kind, (bound, bound))
     # The soft limit sends a signal that can be caught, the hard limit kills.
     resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_seconds, limits.cpu_seconds + 1))
 

@@ -73,8 +73,8 @@ class MethodPatch:
     def origin(self, own: Mapping[str, list[SourceStatement]]) -> tuple[str, str]:
         """Return the file name for the session's definition in a patch, and its source."""
         top = self.class_name.partition(".")[0]
-        made = find_origin(self.cls, own.get(top, []))
-        return f"{top}.py", "" if made is None else made.text
+        origin_statements = find_origin(self.cls, own.get(top, []))
+        return f"{top}.py", "" if origin_statements is None else origin_statements.text
 
     @property
     def path(self) -> str:
@@ -361,14 +361,14 @@ def _diff_files(changes: Sequence[Change], projects: Sequence[str]) -> list[str]
     before: dict[str, str] = {}
     after: dict[str, str] = {}
     for change in changes:
-        place, text, is_file = _locate_source(change, own, projects)
-        changed = change.written_into(after.get(place, text))
+        path, text, is_file = _locate_source(change, own, projects)
+        changed = change.written_into(after.get(path, text))
         if changed is None:
             # The source of the class is unknown: the method becomes a file by itself.
-            place, is_file, changed = f"{change.class_name}.{change.selector}.py", False, change.source
-        before.setdefault(place, text if is_file else "")
-        after[place] = changed
-    return [_diff(place, before[place], after[place]) for place in before]
+            path, is_file, changed = f"{change.class_name}.{change.selector}.py", False, change.source
+        before.setdefault(path, text if is_file else "")
+        after[path] = changed
+    return [_diff(path, before[path], after[path]) for path in before]
 
 
 def _locate_source(
@@ -394,8 +394,8 @@ def _relative_path(path: str, module: str, projects: Sequence[str]) -> str:
     return f"{name}/__init__.py" if path.endswith("__init__.py") else f"{name}.py"
 
 
-def _diff(place: str, before: str, after: str) -> str:
+def _diff(path: str, before: str, after: str) -> str:
     """Return a unified diff. Source without a file, such as a class of the session, becomes a new file."""
-    old = f"a/{place}" if before else "/dev/null"
-    lines = unified_diff(before.splitlines(True), after.splitlines(True), old, f"b/{place}")
+    old = f"a/{path}" if before else "/dev/null"
+    lines = unified_diff(before.splitlines(True), after.splitlines(True), old, f"b/{path}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)

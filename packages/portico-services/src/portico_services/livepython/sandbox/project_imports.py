@@ -29,9 +29,9 @@ def find_packages(projects: Iterable[str], site: Iterable[str]) -> dict[str, str
     site = list(site)
     result: dict[str, str] = {}
     for project in map(os.path.realpath, projects):
-        installed = [path for place in site for path in _editable_installs(place) if _is_within(path, project)]
+        installed = [path for folder in site for path in _editable_installs(folder) if _is_within(path, project)]
         named = {
-            name: path for place in site for name, path in _setuptools_mappings(place) if _is_within(path, project)
+            name: path for folder in site for name, path in _setuptools_mappings(folder) if _is_within(path, project)
         }
         for root in dict.fromkeys([project, *installed]):
             named |= _source_dirs(root)

@@ -90,40 +90,40 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def _empty_directory(directory: str) -> None:
-    way: list[tuple[str, list[str]]] = []
-    here = os.open(directory, _DIRECTORY)
+    stack: list[tuple[str, list[str]]] = []
+    descriptor = os.open(directory, _DIRECTORY)
     try:
-        pending = _remove_files(here)
-        while pending or way:
+        pending = _remove_files(descriptor)
+        while pending or stack:
             if pending:
                 name = pending.pop()
                 # Its mode may deny access even to the owner.
-                os.chmod(name, 0o700, dir_fd=here)
-                way.append((name, pending))
-                here = _descend(here, name)
-                pending = _remove_files(here)
+                os.chmod(name, 0o700, dir_fd=descriptor)
+                stack.append((name, pending))
+                descriptor = _descend(descriptor, name)
+                pending = _remove_files(descriptor)
             else:
-                name, pending = way.pop()
-                here = _descend(here, "..")
-                os.rmdir(name, dir_fd=here)
+                name, pending = stack.pop()
+                descriptor = _descend(descriptor, "..")
+                os.rmdir(name, dir_fd=descriptor)
     finally:
-        os.close(here)
+        os.close(descriptor)
 
 
-def _descend(here: int, name: str) -> int:
-    there = os.open(name, _DIRECTORY, dir_fd=here)
-    os.close(here)
-    return there
+def _descend(descriptor: int, name: str) -> int:
+    child = os.open(name, _DIRECTORY, dir_fd=descriptor)
+    os.close(descriptor)
+    return child
 
 
-def _remove_files(here: int) -> list[str]:
+def _remove_files(descriptor: int) -> list[str]:
     """Remove all entries except directories, and return the names of those."""
     directories = []
-    with os.scandir(here) as listing:
+    with os.scandir(descriptor) as listing:
         entries = list(listing)
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             directories.append(entry.name)
         else:
-            os.unlink(entry.name, dir_fd=here)
+            os.unlink(entry.name, dir_fd=descriptor)
     return directories

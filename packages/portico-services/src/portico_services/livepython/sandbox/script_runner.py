@@ -109,8 +109,8 @@ def _evaluate(image: ScriptHost, source: str, name: str) -> tuple[Any, bool]:
     last = tree.body[-1] if tree.body else None
     if isinstance(last, ast.Expr):
         # Assigned in place, so that the script stays in one piece: with an `await` in it, all of it runs in the loop.
-        kept = ast.Assign(targets=[ast.Name("__value__", ast.Store())], value=last.value)
-        tree.body[-1] = ast.fix_missing_locations(ast.copy_location(kept, last))
+        assignment = ast.Assign(targets=[ast.Name("__value__", ast.Store())], value=last.value)
+        tree.body[-1] = ast.fix_missing_locations(ast.copy_location(assignment, last))
     image._execute(compile(tree, name, "exec", flags, dont_inherit=True))
     if not isinstance(last, ast.Expr):
         return None, False
@@ -137,10 +137,10 @@ def _as_function(tree: ast.Module, name: str) -> Any:
     body = ast.AsyncFunctionDef(name="script", args=empty, body=tree.body, decorator_list=[])
     if "type_params" in ast.AsyncFunctionDef._fields:
         setattr(body, "type_params", [])  # noqa: B010 - since 3.12
-    whole = ast.Module(body=[body], type_ignores=[])
-    ast.fix_missing_locations(whole)
+    module_node = ast.Module(body=[body], type_ignores=[])
+    ast.fix_missing_locations(module_node)
     functions: dict[str, Any] = {}
-    exec(compile(whole, name, "exec", dont_inherit=True), sys.modules["__main__"].__dict__, functions)
+    exec(compile(module_node, name, "exec", dont_inherit=True), sys.modules["__main__"].__dict__, functions)
     sys.modules["__main__"].__dict__["__script__"] = functions["script"]
     return compile("await __script__()", "<script>", "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 

@@ -111,8 +111,8 @@ def dump_session(
 def _source_statements(names: Mapping[str, Any]) -> dict[str, str]:
     """Return the source of the statement that defined each name, oldest first, so that dependencies come first."""
     statements = defining_statements()
-    made = {name: find_origin(value, statements[name]) for name, value in names.items() if name in statements}
-    result = [(statement, name) for name, statement in made.items() if statement is not None]
+    origins = {name: find_origin(value, statements[name]) for name, value in names.items() if name in statements}
+    result = [(statement, name) for name, statement in origins.items() if statement is not None]
     return {name: statement.text for statement, name in sorted(result)}
 
 
@@ -200,8 +200,8 @@ def _skip_reason(value: Any, reason: BaseException) -> str:
 def largest_names(data: bytes) -> str:
     """Describe the largest names in words."""
     values = json.loads(data.partition(b"\n")[0])["values"]
-    most = sorted(values, key=lambda entry: -entry[1])[:3]
-    return ", ".join(f"{' with '.join(group[:5])} ({size:,} bytes)" for group, size in most)
+    largest = sorted(values, key=lambda entry: -entry[1])[:3]
+    return ", ".join(f"{' with '.join(group[:5])} ({size:,} bytes)" for group, size in largest)
 
 
 def names_report(names: list[str], failed: Reasons) -> dict[str, Any]:

@@ -33,8 +33,8 @@ class SourceStatement(NamedTuple):
     def was_executed(self) -> bool:
         return self.last < _failed.get(self.file, self.last + 1)
 
-    def contains(self, place: tuple[str, int]) -> bool:
-        return place[0] == self.file and self.first <= place[1] <= self.last
+    def contains(self, location: tuple[str, int]) -> bool:
+        return location[0] == self.file and self.first <= location[1] <= self.last
 
 
 def list_evaluations() -> list[tuple[str, Any]]:
@@ -104,13 +104,15 @@ def find_origin(value: Any, statements: list[SourceStatement]) -> SourceStatemen
     Without a location, return the newest statement that was executed.
     """
     if issubclass(type(value), type):
-        places = [_definition_location(item) for item in list(class_attribute(value, "__dict__").values())]
+        locations = [_definition_location(item) for item in list(class_attribute(value, "__dict__").values())]
     else:
-        places = [_definition_location(value)]
-    made = [item for item in statements if any(place is not None and item.contains(place) for place in places)]
-    if not made and (issubclass(type(value), type) or places == [None]):
-        made = [item for item in statements if item.was_executed]
-    return made[-1] if made else None
+        locations = [_definition_location(value)]
+    origins = [
+        item for item in statements if any(location is not None and item.contains(location) for location in locations)
+    ]
+    if not origins and (issubclass(type(value), type) or locations == [None]):
+        origins = [item for item in statements if item.was_executed]
+    return origins[-1] if origins else None
 
 
 def _definition_location(value: Any) -> tuple[str, int] | None:
@@ -184,8 +186,8 @@ def _class(tree: ast.AST, path: list[str]) -> ast.ClassDef | None:
 def _find_replaced(owner: ast.ClassDef, new: Function) -> Function | None:
     """Return the function to replace: of several with this name, as in a property, the one with equal decorators."""
     named = [node for node in owner.body if isinstance(node, FUNCTION_NODES) and node.name == new.name]
-    alike = [node for node in named if _decorators(node) == _decorators(new)]
-    return next(reversed(alike or named), None)
+    same_decorators = [node for node in named if _decorators(node) == _decorators(new)]
+    return next(reversed(same_decorators or named), None)
 
 
 def _decorators(node: Function) -> list[str]:

@@ -147,24 +147,24 @@ def _group_similar(memories: Sequence[MemoryRecord], similarity: float, minimum:
     leader = list(range(len(memories)))
     # Records by word (an inverted index). A word that most records contain is not selective and is skipped.
     holders: dict[tuple[str, str, str | None, str], list[int]] = defaultdict(list)
-    for here, item in enumerate(memories):
+    for index, item in enumerate(memories):
         shared: Counter[int] = Counter()
         # The key includes the scope, so memories of different projects or owners are never compared, let alone merged.
-        keys = [(item.domain, item.namespace, item.project, word) for word in words[here]]
+        keys = [(item.domain, item.namespace, item.project, word) for word in words[index]]
         for key in keys:
             # Bounds the work per word; near-duplicates share rarer words as well.
             if len(holders[key]) <= 200:
                 shared.update(holders[key])
-            holders[key].append(here)
+            holders[key].append(index)
         # Candidates are the records that share the most words; the threshold is their Jaccard similarity.
-        for there, _ in shared.most_common(20):
-            both = len(words[here] & words[there])
-            if both and both / len(words[here] | words[there]) >= similarity:
+        for other_index, _ in shared.most_common(20):
+            both = len(words[index] & words[other_index])
+            if both and both / len(words[index] | words[other_index]) >= similarity:
                 # Union-find: join the groups of both records.
-                leader[_first(leader, here)] = _first(leader, there)
+                leader[_first(leader, index)] = _first(leader, other_index)
     groups: dict[int, list[MemoryRecord]] = defaultdict(list)
-    for here, item in enumerate(memories):
-        groups[_first(leader, here)].append(item)
+    for index, item in enumerate(memories):
+        groups[_first(leader, index)].append(item)
     fine = [group[:MAX_CLUSTER_SIZE] for group in groups.values() if len(group) >= minimum]
     return sorted(fine, key=lambda group: (-len(group), group[0].id))
 
@@ -177,7 +177,7 @@ def _first(leader: list[int], at: int) -> int:
     return at
 
 
-async def apply_consolidation(memories: MemoryStore, made: ConsolidationPlan, *, who: str = "") -> ConsolidationOutcome:
+async def apply_consolidation(memories: MemoryStore, plan: ConsolidationPlan, *, who: str = "") -> ConsolidationOutcome:
     """Apply a plan in one transaction and return the changes."""
     run = os.urandom(6).hex()
     now = timestamps.now_ms()
@@ -185,33 +185,33 @@ async def apply_consolidation(memories: MemoryStore, made: ConsolidationPlan, *,
     def write(tx: Transaction) -> ConsolidationOutcome:
         remaining: list[str] = []
         superseded: list[str] = []
-        for cluster in made.clusters:
+        for cluster in plan.clusters:
             current = records.fetch(tx, [member.id for member in cluster.members])
             if any(current.get(member.id) != member for member in cluster.members):
                 continue  # one of them changed since; the next run includes it
-            if not made.include_conflicts and conflicts.find_disputed(tx, list(current)):
+            if not plan.include_conflicts and conflicts.find_disputed(tx, list(current)):
                 continue  # a contradicting memory was captured since
-            joined = _merge_cluster(tx, cluster, made.strategy, run, now, who)
+            joined = _merge_cluster(tx, cluster, plan.strategy, run, now, who)
             # A summary is a new memory, so all members give way to it.
-            gone = cluster.members if made.strategy == "summarize" else cluster.members[1:]
+            merged = cluster.members if plan.strategy == "summarize" else cluster.members[1:]
             changed = [joined]
-            for member in gone:
+            for member in merged:
                 after = replace(member, status="superseded", updated_at=now)
                 changed.append(
                     mutations.update(tx, member, after, "consolidated", who=who, reason=_format_reason(run, joined.id))
                 )
             _record_run(tx, run, changed, joined.id)
             remaining.append(joined.id)
-            superseded += [member.id for member in gone]
+            superseded += [member.id for member in merged]
         return ConsolidationOutcome(run, remaining, superseded)
 
     return await memories.write(write)
 
 
-def _record_run(tx: Transaction, run: str, changed: Sequence[MemoryRecord], kept: str) -> None:
+def _record_run(tx: Transaction, run: str, changed: Sequence[MemoryRecord], retained: str) -> None:
     tx.execute_many(
         "insert into memory_consolidated (run, memory, version, kept) values (:run, :memory, :version, :kept)",
-        [{"run": run, "memory": item.id, "version": item.version, "kept": kept} for item in changed],
+        [{"run": run, "memory": item.id, "version": item.version, "kept": retained} for item in changed],
     )
 
 
@@ -284,6 +284,6 @@ def summary_sources(tx: Transaction, summary: MemoryRecord, owner: str = LOCAL_O
     return visible((result[id] for id in dict.fromkeys(rows) if id in result), owner)
 
 
-def _format_reason(run: str, kept: str = "") -> str:
+def _format_reason(run: str, retained: str = "") -> str:
     """Return the reason shown in the history. The table `memory_consolidated` is the machine-readable record."""
-    return f"consolidation {run}" + (f" into {kept}" if kept else "")
+    return f"consolidation {run}" + (f" into {retained}" if retained else "")

@@ -93,8 +93,8 @@ def rewrite_prompt(content: str) -> str:
     )
 
 
-def context_prompt(content: str, near: Sequence[MemoryRecord]) -> str:
-    around = "\n".join(f"- {texts.truncate_preview(item.content, 300)}" for item in near) or "- (nothing)"
+def context_prompt(content: str, related: Sequence[MemoryRecord]) -> str:
+    around = "\n".join(f"- {texts.truncate_preview(item.content, 300)}" for item in related) or "- (nothing)"
     return (
         "In one or two sentences, say what a reader needs to know from the related notes to understand the first one.\n"
         f"The note:\n{quote_untrusted(content)}\nRelated notes:\n{quote_untrusted(around)}\nAnswer with these "
@@ -192,11 +192,11 @@ async def propose_enrichment(
             raise _not_written(ask)
         not_written = answer is None
     if context:
-        near = await _related_memories(memories, record)
+        related = await _related_memories(memories, record)
         answer = None
-        if ask is not None and near:
-            answer = await ask(context_prompt(record.content, near), MAX_SUMMARY_TOKENS)
-        more = f"\n\nSee also: {', '.join(memory.id for memory in near)}" if near else ""
+        if ask is not None and related:
+            answer = await ask(context_prompt(record.content, related), MAX_SUMMARY_TOKENS)
+        more = f"\n\nSee also: {', '.join(memory.id for memory in related)}" if related else ""
         if answer is not None:
             more, by = f"\n\nContext: {answer.text}", answer.by
         # A memory without room for context is long enough to be understood by itself.

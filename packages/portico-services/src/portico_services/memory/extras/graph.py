@@ -145,17 +145,17 @@ class _SearchFrontier:
     def widen(self, tx: Transaction, room: int) -> None:
         """Expand the frontier by one hop, until `room` entities were added."""
         border, self.border = self.border, []
-        for here in border:
+        for node in border:
             if len(self.border) >= room:
                 return
-            edges = adjacent_edges(tx, here, MAX_EDGES_PER_HOP, MAX_MENTIONS_PER_HOP, owner=self._owner)
+            edges = adjacent_edges(tx, node, MAX_EDGES_PER_HOP, MAX_MENTIONS_PER_HOP, owner=self._owner)
             self._is_cut = self._is_cut or len(edges) == MAX_EDGES_PER_HOP
             for edge in edges:
-                there = edge.target if edge.source == here else edge.source
-                if there not in self.came:
-                    self.came[there] = edge
-                    self.steps[there] = self.steps[here] + 1
-                    self.border.append(there)
+                neighbour = edge.target if edge.source == node else edge.source
+                if neighbour not in self.came:
+                    self.came[neighbour] = edge
+                    self.steps[neighbour] = self.steps[node] + 1
+                    self.border.append(neighbour)
 
     def is_all(self, tx: Transaction) -> bool:
         """Return whether everything reachable from this end has been visited completely."""
@@ -187,14 +187,14 @@ def _bidirectional_search(tx: Transaction, item: _SearchFrontier, other: _Search
         room = MAX_SEARCH_STEPS - len(item.came) - len(other.came)
         if room <= 0:
             break
-        near, far = sorted((item, other), key=lambda reach: (not reach.border, len(reach.border)))
-        near.widen(tx, room)
-        met = [name for name in near.border if name in far.came]
+        smaller, far = sorted((item, other), key=lambda reach: (not reach.border, len(reach.border)))
+        smaller.widen(tx, room)
+        met = [name for name in smaller.border if name in far.came]
         if met:
             # The near side has the same distance for all of them, so the far side decides.
             between = min(met, key=far.steps.__getitem__)
             return item.way_to(between)[::-1] + other.way_to(between)
-        if near.is_all(tx):
+        if smaller.is_all(tx):
             break
     return []
 
@@ -211,11 +211,11 @@ def _find_entity(tx: Transaction, owner: str, name: str) -> str:
     )
     if not result:
         # A scan, because neither engine has an index for substrings; bounded, and only for names that do not match.
-        near = tx.fetch_all(str, "select name from memory_entity order by name limit 10000")
-        result = _visible_names(tx, owner, [item for item in near if low and low in item])[:5]
+        similar_names = tx.fetch_all(str, "select name from memory_entity order by name limit 10000")
+        result = _visible_names(tx, owner, [item for item in similar_names if low and low in item])[:5]
     if len(result) != 1:
-        meant = f" Did you mean {', '.join(result)}?" if result else " Use the operation entities to list all entities."
-        raise InvalidInput(f"Entity {name[:80]!r} not found.{meant}")
+        hint = f" Did you mean {', '.join(result)}?" if result else " Use the operation entities to list all entities."
+        raise InvalidInput(f"Entity {name[:80]!r} not found.{hint}")
     return result[0]
 
 

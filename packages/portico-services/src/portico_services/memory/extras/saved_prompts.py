@@ -72,10 +72,10 @@ def render(template: SavedPrompt, values: Mapping[str, str]) -> str:
     return _VARIABLE.sub(value, template.content)
 
 
-def check_length(text: str, what: str = "A prompt") -> str:
+def check_length(text: str, label: str = "A prompt") -> str:
     """Return the text if it is within MAX_PROMPT_CHARS. Call it before any other processing."""
     if len(text) > MAX_PROMPT_CHARS:
-        raise InvalidInput(f"{what} must have 1 to {MAX_PROMPT_CHARS:,} characters.")
+        raise InvalidInput(f"{label} must have 1 to {MAX_PROMPT_CHARS:,} characters.")
     return text
 
 

@@ -316,12 +316,12 @@ class ExtraTools:
         checked = await self._access.screening.screen(
             saved_prompts.check_length(content or ""), saved_prompts.check_length(description, "A description")
         )
-        kept, about = checked.texts
+        screened, about = checked.texts
         template = saved_prompts.build_prompt(
             domain=domain,
             project=memories.project,
             name=name,
-            content=kept,
+            content=screened,
             description=about,
             variables=variables,
             now=timestamps.now_ms(),
@@ -405,18 +405,18 @@ class ExtraTools:
         if action == "get":
             return GroupList(groups=[await memories.read(lambda tx: groups.get_group(tx, group))])
         if action == "create":
-            made = await memories.write(lambda tx: groups.create_group(tx, group, description, actor_name(ctx)))
-            return GroupList(groups=[made], note="Created.")
+            group_row = await memories.write(lambda tx: groups.create_group(tx, group, description, actor_name(ctx)))
+            return GroupList(groups=[group_row], note="Created.")
         if action == "delete":
             await memories.write(lambda tx: groups.delete_group(tx, group, by))
             return GroupList(groups=[], note=f"Deleted the group {group}. Memories of its members are unchanged.")
         if member is None:
             raise InvalidInput(f"The action {action} requires member.")
-        who = member
+        member_name = member
         if action == "remove_member":
-            left = await memories.write(lambda tx: groups.remove_member(tx, group, who, by))
+            left = await memories.write(lambda tx: groups.remove_member(tx, group, member_name, by))
             return GroupList(groups=[left])
-        return GroupList(groups=[await memories.write(lambda tx: groups.set_member(tx, group, who, role, by))])
+        return GroupList(groups=[await memories.write(lambda tx: groups.set_member(tx, group, member_name, role, by))])
 
     async def webhooks(
         self,

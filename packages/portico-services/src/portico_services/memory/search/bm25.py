@@ -187,8 +187,8 @@ class TermMatches:
         ranked.sort(reverse=True)
         del ranked[limit:]
         if results_needed is not None and len(ranked) > _MIN_CANDIDATES_PER_RESULT * results_needed:
-            least = RERANK_CUTOFF * ranked[results_needed - 1][0]
-            while len(ranked) > _MIN_CANDIDATES_PER_RESULT * results_needed and ranked[-1][0] < least:
+            threshold = RERANK_CUTOFF * ranked[results_needed - 1][0]
+            while len(ranked) > _MIN_CANDIDATES_PER_RESULT * results_needed and ranked[-1][0] < threshold:
                 ranked.pop()
         return [doc_id for _, doc_id in ranked]
 
@@ -209,8 +209,8 @@ class TermMatches:
         # `most // 4` in a sample of one in eight stands for twice `most` in the whole. Too high a threshold is possible
         # with an unlucky sample; then everything is sorted.
         sample = sorted(list(self.scores.values())[::8], reverse=True)
-        least = sample[limit // 4]
-        high = [doc_id for doc_id, value in self.scores.items() if value >= least]
+        threshold = sample[limit // 4]
+        high = [doc_id for doc_id, value in self.scores.items() if value >= threshold]
         return high if len(high) >= limit else list(self.scores)
 
     def is_adjacent_match(self, doc_id: int) -> bool:
@@ -300,8 +300,8 @@ def match_terms_in(
         first.add(term, own[term], frequency)
     # Neighbours are read for the best documents only: features of neighbours matter for documents that can still reach
     # the page.
-    near = _adjacent_doc_ids(doc_id for _, doc_id in first.top(MAX_FIRST_PASS_HITS)) - set(doc_ids)
-    around = _postings_at(tx, [term for _, term in frequencies], sorted(near), known)
+    adjacent = _adjacent_doc_ids(doc_id for _, doc_id in first.top(MAX_FIRST_PASS_HITS)) - set(doc_ids)
+    around = _postings_at(tx, [term for _, term in frequencies], sorted(adjacent), known)
     for frequency, term in frequencies:
         inside, other = own[term], around[term]
         term_matches.add(term, Postings(inside.doc_ids + other.doc_ids, inside.weights + other.weights), frequency)
@@ -360,10 +360,10 @@ def _match_rare_terms(
 
 
 def _match_frequent_terms(
-    tx: Transaction, matches: TermMatches, frequent: list[tuple[int, str]], near: list[int]
+    tx: Transaction, matches: TermMatches, frequent: list[tuple[int, str]], adjacent: list[int]
 ) -> None:
     """Add the postings of frequent terms for the documents that matched a rare term."""
-    by_term = _postings_at(tx, [term for _, term in frequent], near)
+    by_term = _postings_at(tx, [term for _, term in frequent], adjacent)
     for frequency, term in frequent:
         matches.add(term, by_term[term], frequency)
 
@@ -379,11 +379,11 @@ def _postings_at(
     result = {term: Postings() for term in terms}
     unread = list(terms)
     if known is not None:
-        wanted = set(doc_ids)
+        doc_id_set = set(doc_ids)
         unread = [term for term in terms if term not in known.terms]
         for term in result.keys() & known.terms.keys():
             postings = known.terms[term]
-            pairs = [pair for pair in zip(postings.doc_ids, postings.weights, strict=True) if pair[0] in wanted]
+            pairs = [pair for pair in zip(postings.doc_ids, postings.weights, strict=True) if pair[0] in doc_id_set]
             result[term] = Postings([doc_id for doc_id, _ in pairs], [weight for _, weight in pairs])
     if unread and doc_ids:
         values = {"terms": unread, "seats": list(doc_ids)}

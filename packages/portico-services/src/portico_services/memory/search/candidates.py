@@ -144,11 +144,11 @@ def _mark_transcripts(matches: TermMatches, candidates: list[Candidate]) -> list
 
 def _similarities(tx: Transaction, query_embedding: QueryEmbedding, candidates: list[Candidate]) -> list[float]:
     """Return the similarity of each candidate; a memory without an embedding gets the mean of the others."""
-    near = query_embedding.cosine_similarity(tx, [candidate[0] for candidate in candidates])
+    similarities = query_embedding.cosine_similarity(tx, [candidate[0] for candidate in candidates])
     # The mean is neutral: a memory captured a moment ago, whose embedding is still pending, is neither favoured nor
     # buried.
-    mean = sum(near.values()) / len(near) if near else 0.0
-    return [near.get(candidate[0], mean) for candidate in candidates]
+    mean = sum(similarities.values()) / len(similarities) if similarities else 0.0
+    return [similarities.get(candidate[0], mean) for candidate in candidates]
 
 
 def _document_count(tx: Transaction, scopes: Sequence[int] | None) -> int:
@@ -175,13 +175,13 @@ def match_authors(tx: Transaction, parsed: ParsedQuery, scopes: Sequence[int] | 
     called: dict[tuple[int, int, int], list[str]] = defaultdict(list)
     for word, scope, author, count in tx.fetch_all(tuple[str, int, int, int], sql, values):
         called[author, scope, count].append(word)
-    meant = {
+    authors = {
         (author, scope): [word for word in words if parsed.names[word]]
         for (author, scope, count), words in called.items()
         if len(words) == count or any(parsed.names[word] for word in words)
     }
-    named = AuthorMatches({author for author, _ in meant}, {scope for _, scope in meant})
-    return named, {word for words in meant.values() for word in words}
+    named = AuthorMatches({author for author, _ in authors}, {scope for _, scope in authors})
+    return named, {word for words in authors.values() for word in words}
 
 
 class CandidateReader:

@@ -56,8 +56,8 @@ def date_terms(text: str, at: int | None = None) -> Set[str]:
     if at is None or not _MIN_TIMESTAMP_MS < at < _MAX_TIMESTAMP_MS:
         return result
     day = _date_from_epoch_days(at // _DAY_MS)
-    near = _resolve_relative(text, day)
-    return _terms_of_date(day).union(result, near) if result or near else _terms_of_date(day)
+    relative_days = _resolve_relative(text, day)
+    return _terms_of_date(day).union(result, relative_days) if result or relative_days else _terms_of_date(day)
 
 
 def relative_date_terms(text: str, at: int) -> Set[str]:

@@ -89,18 +89,18 @@ class EmbeddingIndex:
                 "select number, seat, signs from memory_sign where number > :last and model = :model "
                 f"order by number limit {SIGNATURE_READ_BATCH}"
             )
-            places, signs = [], []
+            doc_ids, signs = [], []
             while rows := tx.fetch_all(tuple[int, int, bytes], sql, {"last": self._last, "model": self.name}):
-                places.append(np.array([row[1] for row in rows], np.int64))
+                doc_ids.append(np.array([row[1] for row in rows], np.int64))
                 signs.append(np.frombuffer(b"".join(row[2] for row in rows), np.uint64).reshape(len(rows), -1))
                 self._last = rows[-1][0]
-            if not places:
+            if not doc_ids:
                 return _empty_signatures() if self._doc_ids is None else (self._doc_ids, self._signatures)
             if self._doc_ids is None:
-                self._doc_ids, self._signatures = np.concatenate(places), np.concatenate(signs)
+                self._doc_ids, self._signatures = np.concatenate(doc_ids), np.concatenate(signs)
                 self._whole = len(self._doc_ids)
             else:
-                self._doc_ids = np.concatenate([self._doc_ids, *places])
+                self._doc_ids = np.concatenate([self._doc_ids, *doc_ids])
                 self._signatures = np.concatenate([self._signatures, *signs])
             return self._doc_ids, self._signatures
 
@@ -127,8 +127,8 @@ class QueryEmbedding:
         for column, query_bits in zip(signs.T, binary_quantize(self._vector), strict=True):
             differ += np.bitwise_count(column ^ query_bits)
         # A partition finds the threshold in linear time; only the few documents below it are sorted.
-        near = differ <= np.partition(differ, limit - 1)[limit - 1] if len(differ) > limit else differ >= 0
-        everyone, differ = everyone[near], differ[near]
+        is_near = differ <= np.partition(differ, limit - 1)[limit - 1] if len(differ) > limit else differ >= 0
+        everyone, differ = everyone[is_near], differ[is_near]
         # On a tie, the newer memory first.
         chosen = np.lexsort((-everyone, differ))[:limit]
         return list(dict.fromkeys(everyone[chosen].tolist()))

@@ -84,17 +84,17 @@ class IdAllocator:
         self._threads: dict[tuple[int, str], tuple[int, int, bool]] = {}
         self._authors: dict[tuple[int, str], int] = {}
 
-    def scope_id(self, place: ScopeKey) -> int:
+    def scope_id(self, key: ScopeKey) -> int:
         """Return the number of a scope.
 
         The first call for a scope reserves thread numbers for the whole batch in one statement and reads the ends of
         its threads in another.
         """
-        cached = self._scopes.get(place)
+        cached = self._scopes.get(key)
         if cached is not None:
             return cached
-        count = len(self._expected[place])
-        values = {"domain": place[0], "namespace": place[1], "project": place[2], "count": count}
+        count = len(self._expected[key])
+        values = {"domain": key[0], "namespace": key[1], "project": key[2], "count": count}
         optional = self._tx.fetch_optional(
             tuple[int, int],
             "update memory_scope set memories = memories + :count, threads = threads + :count "
@@ -110,10 +110,10 @@ class IdAllocator:
             values,
         )
         if number >= MAX_SCOPES_IN_STORE or threads >= MAX_THREADS:
-            raise InvalidInput(f"The index is full: no ids are left for {'/'.join(place)}.")
-        self._scopes[place] = number
+            raise InvalidInput(f"The index is full: no ids are left for {'/'.join(key)}.")
+        self._scopes[key] = number
         self._free[number] = threads - count
-        if named := [name for name in set(self._expected[place]) if name is not None]:
+        if named := [name for name in set(self._expected[key]) if name is not None]:
             self._find_ends(number, named)
         return number
 
@@ -191,8 +191,8 @@ class IdAllocator:
         return number
 
     def _thread_name(self, doc_id: int) -> str | None:
-        place = (scope_from_doc_id(doc_id), thread_number(doc_id))
-        return self._tx.fetch_optional(str, "select name from memory_thread where scope = ? and number = ?", place)
+        key = (scope_from_doc_id(doc_id), thread_number(doc_id))
+        return self._tx.fetch_optional(str, "select name from memory_thread where scope = ? and number = ?", key)
 
     def _ends_with_question(self, doc_id: int) -> bool:
         marks = self._tx.fetch_optional(int, "select marks from memory_seat where seat = ?", (doc_id,))

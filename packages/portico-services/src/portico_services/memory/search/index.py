@@ -84,15 +84,15 @@ def remove_documents(tx: Transaction, memories: Sequence[MemoryRecord]) -> None:
     removed = [
         (term, result[memory.id]) for memory in memories if memory.id in result for term in analyze_record(memory).terms
     ]
-    places = {"seats": list(result.values())}
+    params = {"seats": list(result.values())}
     if tx.execute_many("delete from memory_posting where term = ? and seat = ?", sorted(removed)) < len(removed):
         # Some postings remain: the text was tokenized differently when it was indexed, for example by a Python with an
         # older Unicode database. This statement scans the whole table.
-        tx.execute("delete from memory_posting where seat in :seats", places)
-    tx.execute("delete from memory_sign where seat in :seats", places)
-    vectors = tx.execute("delete from memory_vector where seat in :seats", places)
+        tx.execute("delete from memory_posting where seat in :seats", params)
+    tx.execute("delete from memory_sign where seat in :seats", params)
+    vectors = tx.execute("delete from memory_vector where seat in :seats", params)
     counters.adjust(tx, "vector", {"": -vectors})
-    tx.execute(f"update memory_seat set kind = {NO_ID}, model = null where seat in :seats", places)
+    tx.execute(f"update memory_seat set kind = {NO_ID}, model = null where seat in :seats", params)
     fewer = Counter(map(id_allocator.scope_from_doc_id, result.values()))
     tx.execute_many(
         "update memory_scope set memories = memories - ? where number = ?", [(n, s) for s, n in sorted(fewer.items())]

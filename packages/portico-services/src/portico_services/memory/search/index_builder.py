@@ -135,9 +135,9 @@ def recreate_tables(tx: Transaction, damaged: Sequence[str]) -> None:
 
 def _rename_damaged(tx: Transaction, table: str) -> None:
     """Rename a damaged table: SQLite reads a table to drop it, but not to rename it."""
-    there = set(tx.fetch_all(str, "select name from sqlite_master"))
-    if f"memory_{table}" in there:
-        name = next(name for number in range(1000) if (name := f"damaged_{number}_{table}") not in there)
+    tables = set(tx.fetch_all(str, "select name from sqlite_master"))
+    if f"memory_{table}" in tables:
+        name = next(name for number in range(1000) if (name := f"damaged_{number}_{table}") not in tables)
         tx.execute(f"alter table memory_{table} rename to {name}")
         sql = "select name from sqlite_master where type = 'index' and tbl_name = ? and sql is not null"
         for item in tx.fetch_all(str, sql, (name,)):

@@ -45,18 +45,18 @@ class IndexMaintenance:
         memories.
         """
         try:
-            whole, empty = await self._database.read(
+            is_complete, empty = await self._database.read(
                 lambda tx: (index_builder.is_complete(tx), index_builder.is_empty(tx))
             )
             # An empty store is complete after one empty batch; a first search need not wait for a background task.
-            if empty and not whole:
+            if empty and not is_complete:
                 await self._database.write(index_builder.build_batch)
-                whole = True
+                is_complete = True
         except (InvalidStatement, DatabaseCorrupt):
-            whole = not await self.repair()
-        if whole:
+            is_complete = not await self.repair()
+        if is_complete:
             self._whole.set()
-        if self._task is None and (verify or self._embeddings is not None or not whole):
+        if self._task is None and (verify or self._embeddings is not None or not is_complete):
             self._task = BackgroundTasks().run("memory index", partial(self._run, verify))
 
     async def stop(self) -> None:

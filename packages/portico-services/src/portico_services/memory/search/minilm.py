@@ -109,12 +109,12 @@ def _batches(order: Sequence[int], numbers: Sequence[list[int]]) -> Iterator[lis
     """Yield the texts to encode together, as positions in `numbers`."""
     lot: list[int] = []
     size = 0
-    for place in order:
-        if lot and size + len(numbers[place]) > MAX_BATCH_TOKENS:
+    for position in order:
+        if lot and size + len(numbers[position]) > MAX_BATCH_TOKENS:
             yield lot
             lot, size = [], 0
-        lot.append(place)
-        size += len(numbers[place])
+        lot.append(position)
+        size += len(numbers[position])
     if lot:
         yield lot
 
@@ -230,14 +230,14 @@ def load_safetensors(path: Path) -> dict[str, Array]:
     import numpy as np
 
     with path.open("rb") as file:
-        whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    start = 8 + int.from_bytes(whole[:8], "little")
-    header = json.loads(whole[8:start])
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    start = 8 + int.from_bytes(mapped[:8], "little")
+    header = json.loads(mapped[8:start])
     tensors = {}
     for name, entry in header.items():
         if name != "__metadata__":
             begin, end = entry["data_offsets"]
             kind = np.dtype(_SAFETENSORS_DTYPES[entry["dtype"]])
-            flat = np.frombuffer(whole, kind, (end - begin) // kind.itemsize, start + begin)
+            flat = np.frombuffer(mapped, kind, (end - begin) // kind.itemsize, start + begin)
             tensors[name] = flat.reshape(entry["shape"])
     return tensors

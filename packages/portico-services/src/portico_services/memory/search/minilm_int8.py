@@ -72,13 +72,13 @@ def _ctranslate2_spec(tensors: dict[str, Array]) -> Any:
         _linear(layer.ffn.linear_0, tensors, f"{name}intermediate.dense")
         _linear(layer.ffn.linear_1, tensors, f"{name}output.dense")
         _norm(layer.ffn.layer_norm, tensors, f"{name}output.LayerNorm")
-    whole = specs.TransformerEncoderModelSpec(encoder)
-    whole.config.layer_norm_epsilon = EPSILON
+    spec = specs.TransformerEncoderModelSpec(encoder)
+    spec.config.layer_norm_epsilon = EPSILON
     # The encoder only receives token ids, but the specification requires a vocabulary of the right size.
-    whole.register_vocabulary([str(number) for number in range(len(encoder.embeddings[0].weight))])
-    whole.validate()
-    whole.optimize(quantization="int8")
-    return whole
+    spec.register_vocabulary([str(number) for number in range(len(encoder.embeddings[0].weight))])
+    spec.validate()
+    spec.optimize(quantization="int8")
+    return spec
 
 
 def _linear(spec: Any, tensors: dict[str, Array], *names: str) -> None:

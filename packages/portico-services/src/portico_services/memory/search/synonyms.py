@@ -103,8 +103,8 @@ def _postings_among(
     tx: Transaction, words: list[str], doc_ids: Sequence[int], known: KnownPostings
 ) -> dict[str, list[int]]:
     """Return which of the given documents contain each word. Known postings are not read again."""
-    wanted = set(doc_ids)
-    result = {word: [doc_id for doc_id in known.synonyms[word] if doc_id in wanted] for word in known.synonyms}
+    doc_id_set = set(doc_ids)
+    result = {word: [doc_id for doc_id in known.synonyms[word] if doc_id in doc_id_set] for word in known.synonyms}
     unread = [word for word in words if word not in result]
     if unread and doc_ids:
         source = "memory_posting as p where p.seat in :seats and"

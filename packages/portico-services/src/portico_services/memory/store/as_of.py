@@ -83,15 +83,15 @@ def _changed_since(tx: Transaction, filter: MemoryFilter, moment: int) -> Iterat
     while rows := tx.fetch_all(_NumberedEvent, sql, {"last": last, "moment": moment}):
         last = rows[-1].id
         # The query returns the first event after `moment` for each memory, so `was` is its state at that time.
-        for was in (item.was for item in rows):
-            expired = was.expires_at is not None and was.expires_at <= moment
+        for previous in (item.was for item in rows):
+            expired = previous.expires_at is not None and previous.expires_at <= moment
             if (
-                was.created_at <= moment
+                previous.created_at <= moment
                 and not expired
-                and was.status in CURRENT_STATUSES
-                and records.matches_filter(was, filter)
+                and previous.status in CURRENT_STATUSES
+                and records.matches_filter(previous, filter)
             ):
-                yield was
+                yield previous
 
 
 class _NumberedEvent(MemoryEvent, frozen=True, kw_only=True):

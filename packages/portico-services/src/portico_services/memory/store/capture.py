@@ -139,16 +139,16 @@ def capture(
 
 
 def capture_batch(
-    tx: Transaction, made: Sequence[tuple[MemoryDraft, MemoryRecord]], *, who: str
+    tx: Transaction, pairs: Sequence[tuple[MemoryDraft, MemoryRecord]], *, who: str
 ) -> list[CaptureOutcome]:
     """Store many records in order and return their outcomes. Only exact duplicates are detected.
 
     Consecutive records without a duplicate are inserted together.
     """
-    digests = records.existing_digests(tx, [record.digest for _, record in made])
+    digests = records.existing_digests(tx, [record.digest for _, record in pairs])
     outcomes: list[CaptureOutcome] = []
     fresh: list[MemoryRecord] = []
-    for draft, record in made:
+    for draft, record in pairs:
         if record.digest in digests:
             # Write pending records first: the duplicate may be among them.
             outcomes += _insert_batch(tx, fresh)
@@ -199,14 +199,14 @@ def _merge_duplicate(tx: Transaction, existing: MemoryRecord, record: MemoryReco
 def _find_similar(tx: Transaction, record: MemoryRecord) -> tuple[MemoryRecord | None, list[Contradiction]]:
     """Return the near-duplicate of a record, if there is one, and the memories that contradict it."""
     conflicts = []
-    least = near_duplicates.duplicate_threshold(record.namespace)
+    threshold = near_duplicates.duplicate_threshold(record.namespace)
     tokens = near_duplicates.TokenizedText(record.content)
     for id, content in retrieval.find_similar(
         tx, record, MAX_SIMILAR_CHECKED, longest=MAX_QUERY_CHARS, at=record.created_at
     ):
         # Tokenized once, for both the duplicate and the contradiction check.
         other = near_duplicates.TokenizedText(content)
-        if near_duplicates.is_near_duplicate(tokens, other, least):
+        if near_duplicates.is_near_duplicate(tokens, other, threshold):
             # Similar memories are of the same scope, and therefore of the same owner.
             return records.get(tx, id, None), []
         why = near_duplicates.find_contradiction_tokenized(tokens, other)

@@ -58,12 +58,12 @@ def _list_unresolved(tx: Transaction, memories: MemoryStore, limit: int) -> list
     memories_by_id = records.fetch_existing(tx, list({id for item in rows for id in (item.memory, item.other)}))
     conflicts: list[MemoryConflict] = []
     for item in rows:
-        here, there = memories_by_id[item.memory], memories_by_id[item.other]
+        memory, other_memory = memories_by_id[item.memory], memories_by_id[item.other]
         # Conflicts of other projects concern other people; a list that mixes them could not be worked through.
-        is_here = here.domain != "project" or here.project in (None, *memories.project_scopes)
-        seen = is_visible(here, memories.owner) and is_visible(there, memories.owner)
-        if here.status in CURRENT_STATUSES and there.status in CURRENT_STATUSES and is_here and seen:
-            dispute = _to_conflict(tx, item, here, there)
+        is_here = memory.domain != "project" or memory.project in (None, *memories.project_scopes)
+        seen = is_visible(memory, memories.owner) and is_visible(other_memory, memories.owner)
+        if memory.status in CURRENT_STATUSES and other_memory.status in CURRENT_STATUSES and is_here and seen:
+            dispute = _to_conflict(tx, item, memory, other_memory)
             conflicts += [dispute] if dispute is not None else []
         if len(conflicts) == limit:
             break
@@ -84,34 +84,36 @@ def find_disputed(tx: Transaction, ids: Sequence[str]) -> set[str]:
         if {item.memory, item.other} <= memories_by_id.keys()
     ]
     unsettled = [
-        {here.id, there.id}
-        for item, here, there in pairs
-        if here.status in CURRENT_STATUSES
-        and there.status in CURRENT_STATUSES
-        and _to_conflict(tx, item, here, there) is not None
+        {memory.id, other_memory.id}
+        for item, memory, other_memory in pairs
+        if memory.status in CURRENT_STATUSES
+        and other_memory.status in CURRENT_STATUSES
+        and _to_conflict(tx, item, memory, other_memory) is not None
     ]
     return set(ids) & {id for pair in unsettled for id in pair}
 
 
-def _to_conflict(tx: Transaction, noted: ConflictRow, here: MemoryRecord, there: MemoryRecord) -> MemoryConflict | None:
+def _to_conflict(
+    tx: Transaction, noted: ConflictRow, memory: MemoryRecord, other_memory: MemoryRecord
+) -> MemoryConflict | None:
     """Return the conflict, or None if the two memories no longer contradict each other."""
     why: str | None = noted.why
-    other = there.content
-    if here.id != there.id:
+    other = other_memory.content
+    if memory.id != other_memory.id:
         # Computed again, because one of the texts may have changed since the conflict was recorded.
-        why = near_duplicates.find_contradiction(here.content, there.content)
+        why = near_duplicates.find_contradiction(memory.content, other_memory.content)
     else:
         # Both ids are equal: the content that lost the merge is only in the history.
-        synced = [item.was.content for item in records.history(tx, here.id, 20) if item.change == "synced"]
-        lost = [item for item in synced if item != here.content]
+        synced = [item.was.content for item in records.history(tx, memory.id, 20) if item.change == "synced"]
+        lost = [item for item in synced if item != memory.content]
         other = lost[0] if lost else other
     if why is None:
         return None
     return MemoryConflict(
-        memory_id=here.id,
-        other_id=there.id,
+        memory_id=memory.id,
+        other_id=other_memory.id,
         why=why,
-        content=text.truncate_preview(here.content, 300),
+        content=text.truncate_preview(memory.content, 300),
         other_content=text.truncate_preview(other, 300),
         noted_at=timestamps.format_iso(noted.at),
     )
@@ -126,21 +128,22 @@ async def resolve_conflict(
     now = timestamps.now_ms()
 
     def write(tx: Transaction) -> list[str]:
-        here, there = (records.get(tx, item, memories.owner) for item in (id, other))
+        memory, other_memory = (records.get(tx, item, memories.owner) for item in (id, other))
         # A conflict may be stored in either direction.
-        pair = {"here": here.id, "there": there.id}
-        gone = tx.execute(
+        pair = {"here": memory.id, "there": other_memory.id}
+        resolved = tx.execute(
             "delete from memory_conflict where (memory = :here and other = :there) "
             "or (memory = :there and other = :here)",
             pair,
         )
-        if not gone:
+        if not resolved:
             raise InvalidInput(
-                f"No conflict is recorded between {here.id} and {there.id}. Use the action list to see all conflicts."
+                f"No conflict is recorded between {memory.id} and {other_memory.id}. "
+                "Use the action list to see all conflicts."
             )
-        if keep == "both" or here.id == there.id:
+        if keep == "both" or memory.id == other_memory.id:
             return []
-        loses, holds = (there, here) if keep == "this" else (here, there)
+        loses, holds = (other_memory, memory) if keep == "this" else (memory, other_memory)
         # The memory may have been archived or deleted in the meantime; then there is nothing to supersede.
         if loses.status in CURRENT_STATUSES:
             mutations.supersede(tx, loses, holds.id, now, who=who)

@@ -16,9 +16,9 @@ from portico_services.memory.store.records import MemoryRecord
 CounterKind = Literal["tag", "branch", "status", "vector"]
 
 
-def count_memories_into(tx: Transaction, memories: Iterable[MemoryRecord], *, gone: bool = False) -> None:
+def count_memories_into(tx: Transaction, memories: Iterable[MemoryRecord], *, removed: bool = False) -> None:
     """Add memories to the counters, or subtract them with `gone`."""
-    step = -1 if gone else 1
+    step = -1 if removed else 1
     tags, branches, statuses = (defaultdict[str, int](int) for _ in range(3))
     for memory in memories:
         if memory.status != "active":
@@ -36,7 +36,7 @@ def count_memories_into(tx: Transaction, memories: Iterable[MemoryRecord], *, go
 def update_counters(tx: Transaction, before: MemoryRecord, after: MemoryRecord) -> None:
     """Update the counters for a changed memory."""
     if _counter_keys(before) != _counter_keys(after):
-        count_memories_into(tx, [before], gone=True)
+        count_memories_into(tx, [before], removed=True)
         count_memories_into(tx, [after])
 
 

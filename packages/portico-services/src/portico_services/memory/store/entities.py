@@ -125,7 +125,7 @@ def _find_entities(text: str, author: str | None) -> Iterator[tuple[str, EntityK
 
 def _relations(text: str, entities: Sequence[Entity]) -> list[Relation]:
     """Return the relations: two entities in one sentence with a known verb between them."""
-    made: dict[Relation, None] = {}
+    relations: dict[Relation, None] = {}
     # Often one of two entities is the author, whom the text itself does not mention.
     for sentence in _SENTENCE.findall(text) if _has_two_entities(text.casefold(), entities) else ():
         low = sentence.casefold()
@@ -140,8 +140,8 @@ def _relations(text: str, entities: Sequence[Entity]) -> list[Relation]:
             continue
         for target in entities:
             if low.find(target.name, verb.end()) >= 0 and target.name != before[nearest].name:
-                made[Relation(before[nearest].name, verb.lastgroup, target.name)] = None
-    return list(made)[:MAX_ENTITIES]
+                relations[Relation(before[nearest].name, verb.lastgroup, target.name)] = None
+    return list(relations)[:MAX_ENTITIES]
 
 
 def _has_two_entities(low: str, entities: Sequence[Entity]) -> bool:
@@ -187,12 +187,12 @@ def reindex_mentions(tx: Transaction, memories: Sequence[MemoryRecord]) -> None:
 
 def update_mentions(tx: Transaction, before: MemoryRecord, after: MemoryRecord) -> None:
     """Update the entities of a changed memory."""
-    was, is_now = before.status in CURRENT_STATUSES, after.status in CURRENT_STATUSES
+    was_current, is_now = before.status in CURRENT_STATUSES, after.status in CURRENT_STATUSES
     if (after.content, after.author, after.at) != (before.content, before.author, before.at):
         _adjust_mention_counts(tx, [before], -1)
         _delete_rows(tx, [after])
         index_mentions(tx, [after])
-    elif was != is_now:
+    elif was_current != is_now:
         _adjust_mention_counts(tx, [after if is_now else before], 1 if is_now else -1)
 
 

@@ -64,8 +64,8 @@ async def collect_garbage(
     expired = await _for_each_batch(memories, over, dry_run, expire, done)
     archived = purged = 0
     if branch:
-        which = _branch_condition(branch, memories)
-        archived = await _for_each_batch(memories, which, dry_run, archive, lambda count: done(expired + count))
+        condition = _branch_condition(branch, memories)
+        archived = await _for_each_batch(memories, condition, dry_run, archive, lambda count: done(expired + count))
     if purge:
         before = expired + archived
         # The redundant `status <> 'active'` lets the query planners use the partial index.
@@ -76,15 +76,15 @@ async def collect_garbage(
 
 
 def _branch_condition(branch: str, memories: MemoryStore) -> SqlCondition:
-    which, values = "branch = :branch and status in ('active', 'pending')", {"branch": branch}
+    condition, values = "branch = :branch and status in ('active', 'pending')", {"branch": branch}
     if memories.project is None:
-        return which, values
-    return f"{which} and project = :project", {**values, "project": memories.project}
+        return condition, values
+    return f"{condition} and project = :project", {**values, "project": memories.project}
 
 
 async def _for_each_batch(
     memories: MemoryStore,
-    which: SqlCondition,
+    selection: SqlCondition,
     dry_run: bool,
     do: Callable[[Transaction, list[MemoryRecord]], None],
     done: ProgressCallback,
@@ -93,7 +93,7 @@ async def _for_each_batch(
 
     `do` must make the memories stop matching, so that each query returns the next batch.
     """
-    condition, values = f"{which[0]} and {VISIBLE}", {**which[1], "owner": memories.owner}
+    condition, values = f"{selection[0]} and {VISIBLE}", {**selection[1], "owner": memories.owner}
     if dry_run:
         return await memories.read(
             lambda tx: tx.fetch_one(int, f"select count(*) from memory where {condition}", values)

@@ -71,9 +71,9 @@ def _scan_sql(
         parts.append((stream, phrases))
     if filter.known_at is not None:
         # The exceptions, dated after they were stored, have a separate index; the whole filter applies to them.
-        whole, more = to_sql(filter, statuses, "ahead")
+        where, more = to_sql(filter, statuses, "ahead")
         values |= more
-        parts.append((OrderedScan(), ["memory.at > :ahead_known and memory.at > memory.created_at", whole]))
+        parts.append((OrderedScan(), ["memory.at > :ahead_known and memory.at > memory.created_at", where]))
     sql = []
     for number, (stream, phrases) in enumerate(parts):
         if after is not None:

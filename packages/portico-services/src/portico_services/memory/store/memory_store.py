@@ -239,10 +239,10 @@ class MemoryStore:
         """Store many memories. Exact duplicates are detected, near-duplicates are not."""
         now = timestamps.now_ms()
         # All drafts are validated before the first is stored.
-        made = [(draft, capture.build_record(self._at_home(draft), now)) for draft in drafts]
+        pairs = [(draft, capture.build_record(self._at_home(draft), now)) for draft in drafts]
         outcomes: list[CaptureOutcome] = []
-        for at in range(0, len(made), INSERT_BATCH_SIZE):
-            some = made[at : at + INSERT_BATCH_SIZE]
+        for at in range(0, len(pairs), INSERT_BATCH_SIZE):
+            some = pairs[at : at + INSERT_BATCH_SIZE]
             outcomes += await self.write(lambda tx, some=some: capture.capture_batch(tx, some, who=who))  # type: ignore[misc]
         return outcomes
 
@@ -294,7 +294,7 @@ class MemoryStore:
         query_embedding = await self._embed_query(words, mode)
         # While the index is being built, incomplete results now are better than complete ones in minutes; a note tells
         # the model.
-        whole = await self._index_maintenance.wait_until_ready(INDEX_WAIT_SECONDS)
+        is_complete = await self._index_maintenance.wait_until_ready(INDEX_WAIT_SECONDS)
 
         def retrieve_and_fetch(tx: Transaction) -> list[SearchHit]:
             scored = retrieval.retrieve(tx, words, filter, window, at=now, query_embedding=query_embedding, mode=mode)
@@ -307,15 +307,20 @@ class MemoryStore:
             )
 
         page = _page(await self.read(retrieve_and_fetch), limit, offset, searched=True)
-        if not whole:
+        if not is_complete:
             page = replace(
                 page,
                 note="The search index is being built; some memories are missing from the results. Try again soon.",
             )
         if retrieval.needs_full_scan(filter):
-            most = retrieval.MAX_SCAN
-            if await self.read(lambda tx: listing.count_memories(tx, filter, at=now, limit=most + 1)) > most:
-                note = f"Only the newest {most:,} memories that are not current were searched. Narrow the filter."
+            max_scanned = retrieval.MAX_SCAN
+            if (
+                await self.read(lambda tx: listing.count_memories(tx, filter, at=now, limit=max_scanned + 1))
+                > max_scanned
+            ):
+                note = (
+                    f"Only the newest {max_scanned:,} memories that are not current were searched. Narrow the filter."
+                )
                 page = replace(page, note=note)
         return page
 

@@ -77,6 +77,6 @@ def purge(tx: Transaction, memories: Sequence[MemoryRecord], now: int, *, entire
     """Remove memories permanently; with `entirely`, also the names of entities that only they mention."""
     # The index and the mentions refer to the rows, so the rows are deleted last.
     index.purge_documents(tx, memories)
-    counters.count_memories_into(tx, memories, gone=True)
+    counters.count_memories_into(tx, memories, removed=True)
     entities.delete_mentions(tx, memories, entirely=entirely)
     records.remove(tx, memories, now)

@@ -86,9 +86,9 @@ def suggest_namespace(text: str) -> str:
     """Return the namespace with the most signal words in the text; on a tie, the first one."""
     words = " ".join(_WORD.findall(text[:20_000].lower()))
     padded = f" {words} "
-    best, most = "context", 0
+    best, best_count = "context", 0
     for item in _ALL:
         count = sum(f" {word} " in padded for word in item.signals)
-        if count > most:
-            best, most = item.name, count
+        if count > best_count:
+            best, best_count = item.name, count
     return best

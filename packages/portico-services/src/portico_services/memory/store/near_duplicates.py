@@ -110,5 +110,5 @@ def _jaccard(item: TokenizedText, other: TokenizedText) -> float:
         return float(item.text.split() == other.text.split())
     first, second = item.bigrams(), other.bigrams()
     words, pairs = len(item.token_set & other.token_set), len(first & second)
-    whole = len(item.token_set) + len(other.token_set) - words + len(first) + len(second) - pairs
-    return (words + pairs) / whole
+    union_size = len(item.token_set) + len(other.token_set) - words + len(first) + len(second) - pairs
+    return (words + pairs) / union_size

@@ -80,9 +80,9 @@ def plan_scans(
         (_estimate_rows(tx, item), item) for item in _indexable_conditions(filter) if item.key in (*_COLUMNS, *_TABLES)
     ]
     # Ties go to the first condition, which the user wrote first.
-    least, narrowest = min(options, key=lambda option: option[0], default=(MAX_COUNTED_ROWS, None))
+    cost, narrowest = min(options, key=lambda option: option[0], default=(MAX_COUNTED_ROWS, None))
     scopes = _scopes(tx, filter, statuses)
-    if scopes is not None and (narrowest is None or sum(memories for *_, memories in scopes) < least):
+    if scopes is not None and (narrowest is None or sum(memories for *_, memories in scopes) < cost):
         rest = [item for item in filter.conditions if item.key not in SCOPE_KEYS]
         result = [_scan_of_scope(number, *position) for number, (_, *position, _) in enumerate(scopes)]
         return result, replace(filter, conditions=tuple(rest), homes=(), owner=None)

@@ -199,14 +199,14 @@ def get(tx: Transaction, id: str, owner: str | None) -> MemoryRecord:
         MemoryRecord, f"{SELECT_SQL} where memory.id = :id and {seen}", {"id": id, "owner": owner}
     )
     if optional is None and _ID.fullmatch(id):
-        near = tx.fetch_all(
+        similar_ids = tx.fetch_all(
             MemoryRecord,
             f"{SELECT_SQL} where memory.id >= :id and memory.id < :end and {seen} limit 2",
             # Ids are hexadecimal, so "g" follows every id with this prefix.
             {"id": id, "end": id + "g", "owner": owner},
         )
-        optional = near[0] if len(near) == 1 else None
-        if len(near) > 1:
+        optional = similar_ids[0] if len(similar_ids) == 1 else None
+        if len(similar_ids) > 1:
             raise InvalidInput(f"Ambiguous id {id!r}: several memories start with it. Use a longer prefix.")
     if optional is None:
         raise MemoryNotFound(id)
@@ -292,20 +292,20 @@ def matches_filter(record: MemoryRecord, filter: MemoryFilter) -> bool:
     """
     for condition in filter.conditions:
         if condition.key == "tag":
-            held = bool(set(condition.values) & set(record.tags))
+            matches = bool(set(condition.values) & set(record.tags))
         elif condition.key == "path":
             path = record.path or ""
-            held = any(
+            matches = any(
                 path == value or (value.endswith(("/", "*")) and path.startswith(value.rstrip("*")))
                 for value in condition.values
             )
         elif condition.key == "entity":
-            held = any(value in record.content.casefold() for value in condition.values)
+            matches = any(value in record.content.casefold() for value in condition.values)
         elif condition.key == "project" and ("*" in condition.values or record.domain != "project"):
-            held = "*" in condition.values
+            matches = "*" in condition.values
         else:
-            held = (getattr(record, condition.column) or "") in condition.values
-        if held == condition.negated:
+            matches = (getattr(record, condition.column) or "") in condition.values
+        if matches == condition.negated:
             return False
     if filter.homes and record.domain == "project" and record.project not in filter.homes:
         return False

@@ -107,8 +107,8 @@ class ContentScreen:
         if not result.redacted and not result.blocked:
             return text, []
         # Scan again including allowed findings, which may overlap with the others.
-        whole = self.scan([text])
-        return whole.texts[0], whole.redacted
+        report = self.scan([text])
+        return report.texts[0], report.redacted
 
 
 def _join_names(names: Iterable[str]) -> str:

@@ -138,8 +138,8 @@ def _counted_sql(tx: Transaction) -> str:
 
 def _sum_by(by_place: dict[tuple[str, str], int], part: int) -> dict[str, int]:
     counter: Counter[str] = Counter()
-    for place, count in by_place.items():
-        counter[place[part]] += count
+    for key, count in by_place.items():
+        counter[key[part]] += count
     return counter
 
 

@@ -164,94 +164,106 @@ async def _sync_round(sync_run: SyncRun, direction: SyncDirection, total: SyncRe
     memories = sync_run.memories
     # Reads and writes are separate transactions: a fetch may take minutes, and other writers must not wait for it.
     baseline = await memories.read(lambda tx: sides.load_baseline(tx, sync_run))
-    there = await asyncio.to_thread(sides.load_remote_state, sync_run, baseline)
-    here = await memories.read(lambda tx: sides.load_local_state(tx, sync_run, there))
-    total = replace(total, problems=list(there.problems))
+    remote = await asyncio.to_thread(sides.load_remote_state, sync_run, baseline)
+    local = await memories.read(lambda tx: sides.load_local_state(tx, sync_run, remote))
+    total = replace(total, problems=list(remote.problems))
     if direction != "push":
-        total, here = await _apply_remote(sync_run, baseline, there, here, total)
-    pages = {} if direction == "fetch" else _files_to_write(there, here, push_only=direction == "push")
-    tip = there.tip
+        total, local = await _apply_remote(sync_run, baseline, remote, local, total)
+    pages = {} if direction == "fetch" else _files_to_write(remote, local, push_only=direction == "push")
+    tip = remote.tip
     if pages:
-        tip = await asyncio.to_thread(_push, sync_run, there, pages)
+        tip = await asyncio.to_thread(_push, sync_run, remote, pages)
         if tip is None:
             return total, False
         total = replace(total, sent=total.sent + len(pages))
-    agreed = _common_state(there, here, pages)
-    looked = there.tip == baseline.taken if direction == "push" else _is_up_to_date(there, here, pages)
+    agreed = _common_state(remote, local, pages)
+    looked = remote.tip == baseline.taken if direction == "push" else _is_up_to_date(remote, local, pages)
     # `taken` only advances if everything up to the tip was applied or rejected, so that a file skipped now is listed
     # again next time.
     applied_tip = tip if looked else baseline.taken
-    vanished = [id for id in here.refused if there.is_missing(id)]
+    vanished = [id for id in local.refused if remote.is_missing(id)]
     if agreed or vanished or (tip, applied_tip) != (baseline.last_synced_commit, baseline.taken):
         await memories.write(lambda tx: _record_synced(tx, sync_run.place, agreed, vanished, tip, applied_tip))
     return total, True
 
 
 def _common_state(
-    there: RemoteState, here: LocalState, pages: Mapping[str, str | None]
+    remote: RemoteState, local_state: LocalState, pages: Mapping[str, str | None]
 ) -> dict[str, VersionedRecord | None]:
     """Return the state that both sides now share, where it was not recorded yet; None for memories that neither has."""
     result: dict[str, VersionedRecord | None] = {
-        id: None if page is None else here.ours[id] for id, page in pages.items()
+        id: None if page is None else local_state.ours[id] for id, page in pages.items()
     }
-    for id, local in here.ours.items():
+    for id, local in local_state.ours.items():
         # A memory deleted here because the remote has no file of it counts as equal on both sides.
-        same = there.blob_sha(id, here) or here.base.get(id)
-        if id not in result and local.digest == same and (id in here.changed or here.base.get(id) != same):
+        same = remote.blob_sha(id, local_state) or local_state.base.get(id)
+        if (
+            id not in result
+            and local.digest == same
+            and (id in local_state.changed or local_state.base.get(id) != same)
+        ):
             result[id] = local
-    return result | {id: None for id in here.deleted & here.gone if there.is_missing(id)}
+    return result | {id: None for id in local_state.deleted & local_state.gone if remote.is_missing(id)}
 
 
-def _is_up_to_date(there: RemoteState, here: LocalState, pages: Mapping[str, str | None]) -> bool:
+def _is_up_to_date(remote: RemoteState, local_state: LocalState, pages: Mapping[str, str | None]) -> bool:
     """Return whether all remote changes were applied or rejected, so that they need not be read again."""
     # A file that could not be listed may have to be read later.
-    if there.problems:
+    if remote.problems:
         return False
-    for id, blob in there.blobs.items():
-        refused = here.refused.get(id)
-        applied = here.base.get(id) == blob.sha or (id in here.ours and here.ours[id].digest == blob.sha)
+    for id, blob in remote.blobs.items():
+        refused = local_state.refused.get(id)
+        applied = local_state.base.get(id) == blob.sha or (
+            id in local_state.ours and local_state.ours[id].digest == blob.sha
+        )
         if id not in pages and not applied and (refused is None or refused.digest != blob.sha):
             return False
-    for id in here.base:
-        local = here.ours.get(id)
+    for id in local_state.base:
+        local = local_state.ours.get(id)
         deleted = local is not None and local.record.status == "deleted"
-        if there.is_missing(id) and id not in pages and local is not None and not deleted:
+        if remote.is_missing(id) and id not in pages and local is not None and not deleted:
             return False
     return True
 
 
 async def _apply_remote(
-    sync_run: SyncRun, baseline: SyncBaseline, there: RemoteState, here: LocalState, total: SyncReport
+    sync_run: SyncRun, baseline: SyncBaseline, remote: RemoteState, local_state: LocalState, total: SyncReport
 ) -> tuple[SyncReport, LocalState]:
     """Read the remote changes, apply them and return the updated report and local state."""
-    read = await asyncio.to_thread(_read, sync_run, baseline, there, here)
+    read = await asyncio.to_thread(_read, sync_run, baseline, remote, local_state)
     # A file counts as removed only if the last common state had it. A memory that was never sent is not one that others
     # deleted.
-    removed = {id for id, local in here.ours.items() if id in here.base and _is_removed(local, there, here)}
+    removed = {
+        id
+        for id, local in local_state.ours.items()
+        if id in local_state.base and _is_removed(local, remote, local_state)
+    }
     steps: list[SyncStep] = []
     vanished = 0
     if removed or read.sides or read.refused:
-        seen = here.total
+        seen = local_state.total
         steps, strange, vanished = await sync_run.memories.write(lambda tx: _apply(tx, sync_run, read, removed, seen))
         read.problems.extend(f"{file_path(id)}: {_ID_COLLISION}" for id in strange)
-        here = await sync_run.memories.read(lambda tx: sides.load_local_state(tx, sync_run, there))
+        local_state = await sync_run.memories.read(lambda tx: sides.load_local_state(tx, sync_run, remote))
     total = _add_counts(total, steps, read.problems)
-    return replace(total, run=sync_run.run if total.run or vanished else None), here
+    return replace(total, run=sync_run.run if total.run or vanished else None), local_state
 
 
 # Reading.
 
 
-def _read(sync_run: SyncRun, baseline: SyncBaseline, there: RemoteState, here: LocalState) -> _RemoteChanges:
+def _read(sync_run: SyncRun, baseline: SyncBaseline, remote: RemoteState, local: LocalState) -> _RemoteChanges:
     """Read and validate the new remote files. Invalid files are left in place and reported."""
     new: dict[str, GitBlob] = {}
     problems = [
-        f"{file_path(id)}: {rejection.why}"[:300] for id, rejection in here.refused.items() if _is_unchanged(id, there)
+        f"{file_path(id)}: {rejection.why}"[:300]
+        for id, rejection in local.refused.items()
+        if _is_unchanged(id, remote)
     ]
-    for id, blob in there.blobs.items():
-        ours, refusal = here.ours.get(id), here.refused.get(id)
+    for id, blob in remote.blobs.items():
+        ours, refusal = local.ours.get(id), local.refused.get(id)
         # Unchanged, already merged, or permanently deleted here.
-        if id in here.gone or (ours is not None and blob.sha in (ours.digest, here.base.get(id))):
+        if id in local.gone or (ours is not None and blob.sha in (ours.digest, local.base.get(id))):
             continue
         if (
             refusal is not None
@@ -263,8 +275,8 @@ def _read(sync_run: SyncRun, baseline: SyncBaseline, there: RemoteState, here: L
             new[id] = blob
     pages = sync_run.git.read_blobs(new.values())
     readable = [id for id, blob in new.items() if blob.sha in pages]
-    origins = _origins(sync_run, there, baseline.last_synced_commit, readable)
-    read = _RemoteChanges({}, {}, _read_merge_bases(sync_run, here, readable), problems)
+    origins = _origins(sync_run, remote, baseline.last_synced_commit, readable)
+    read = _RemoteChanges({}, {}, _read_merge_bases(sync_run, local, readable), problems)
     for id, blob in new.items():
         page = pages.get(blob.sha)
         if page is None:
@@ -273,7 +285,7 @@ def _read(sync_run: SyncRun, baseline: SyncBaseline, there: RemoteState, here: L
         try:
             record = replace(
                 _validate_incoming(page, id, sync_run),
-                origin=origins.get(file_path(id)) or _format_tip(sync_run, there),
+                origin=origins.get(file_path(id)) or _format_tip(sync_run, remote),
             )
             read.sides[id] = VersionedRecord(record, blob.sha)
         except (InvalidInput, ContentBlocked) as trouble:
@@ -282,9 +294,9 @@ def _read(sync_run: SyncRun, baseline: SyncBaseline, there: RemoteState, here: L
     return read
 
 
-def _is_unchanged(id: str, there: RemoteState) -> bool:
+def _is_unchanged(id: str, remote: RemoteState) -> bool:
     """Return whether a rejected file is still there and was not listed as changed."""
-    return not there.whole and id not in there.blobs and id not in there.absent and id not in there.invalid
+    return not remote.whole and id not in remote.blobs and id not in remote.absent and id not in remote.invalid
 
 
 def _validate_incoming(page: str, id: str, sync_run: SyncRun) -> MemoryRecord:
@@ -301,25 +313,25 @@ def _validate_incoming(page: str, id: str, sync_run: SyncRun) -> MemoryRecord:
     return serialization.from_portable(portable, sync_run.now, project=sync_run.memories.project)
 
 
-def _read_merge_bases(sync_run: SyncRun, here: LocalState, new: Iterable[str]) -> dict[str, MemoryRecord]:
+def _read_merge_bases(sync_run: SyncRun, local: LocalState, new: Iterable[str]) -> dict[str, MemoryRecord]:
     """Return the common bases of memories that both sides changed, as far as git still has them."""
-    both = [id for id in new if id in here.ours and id in here.base and here.ours[id].digest != here.base[id]]
-    pages = sync_run.git.read_blobs(GitBlob(here.base[id], 0) for id in both)
+    both = [id for id in new if id in local.ours and id in local.base and local.ours[id].digest != local.base[id]]
+    pages = sync_run.git.read_blobs(GitBlob(local.base[id], 0) for id in both)
     result: dict[str, MemoryRecord] = {}
     for id in both:
         try:
-            result[here.base[id]] = _validate_incoming(pages[here.base[id]], id, sync_run)
+            result[local.base[id]] = _validate_incoming(pages[local.base[id]], id, sync_run)
         except (KeyError, InvalidInput, ContentBlocked):
             continue
     return result
 
 
-def _origins(sync_run: SyncRun, there: RemoteState, met: str | None, ids: list[str]) -> dict[str, str]:
+def _origins(sync_run: SyncRun, remote: RemoteState, met: str | None, ids: list[str]) -> dict[str, str]:
     """Return the provenance of the files of these memories, by path."""
     if not ids:
         return {}
     try:
-        origins = sync_run.git.read_origins(there.tip or "", met, MEMORIES_DIR)
+        origins = sync_run.git.read_origins(remote.tip or "", met, MEMORIES_DIR)
     except SyncError:  # the history exceeds the size limit
         return {}
     # One commit may change any number of files: its author is screened once.
@@ -355,38 +367,38 @@ def _screen_or_skip(sync_run: SyncRun, text: str) -> str | None:
         return None
 
 
-def _format_tip(sync_run: SyncRun, there: RemoteState) -> str:
-    return f"{sync_run.remote}: {(there.tip or '')[:12]}"
+def _format_tip(sync_run: SyncRun, remote: RemoteState) -> str:
+    return f"{sync_run.remote}: {(remote.tip or '')[:12]}"
 
 
 def _record_synced(
     tx: Transaction,
-    place: str,
+    replica: str,
     agreed: Mapping[str, VersionedRecord | None],
     vanished: Iterable[str],
     tip: str | None,
-    taken: str | None,
+    commit: str | None,
 ) -> None:
     """Record the common state of both sides; None removes an entry. `vanished` are rejected files that no longer
     exist.
     """
-    rows = [_row(place, id, version) for id, version in agreed.items()]
+    rows = [_row(replica, id, version) for id, version in agreed.items()]
     tx.execute_many("delete from memory_synced where place = :place and memory = :memory", [_key(row) for row in rows])
     _insert(tx, [row for row in rows if row["digest"] is not None])
-    stale = [{"place": place, "memory": id} for id in vanished]
+    stale = [{"place": replica, "memory": id} for id in vanished]
     tx.execute_many("delete from memory_refused where place = :place and memory = :memory", stale)
-    tx.execute("delete from memory_meeting where place = :place", {"place": place})
+    tx.execute("delete from memory_meeting where place = :place", {"place": replica})
     if tip is not None:
-        values = {"place": place, "tip": tip, "taken": taken}
+        values = {"place": replica, "tip": tip, "taken": commit}
         tx.execute("insert into memory_meeting (place, tip, taken) values (:place, :tip, :taken)", values)
 
 
-def _row(place: str, id: str, item: VersionedRecord | None) -> dict[str, Any]:
+def _row(replica: str, id: str, item: VersionedRecord | None) -> dict[str, Any]:
     if item is None:
-        return {"place": place, "memory": id, "digest": None}
+        return {"place": replica, "memory": id, "digest": None}
     record = item.record
     stamp = {"version": record.version, "updated_at": record.updated_at, "status": record.status}
-    return {"place": place, "memory": id, "digest": item.digest, **stamp}
+    return {"place": replica, "memory": id, "digest": item.digest, **stamp}
 
 
 def _key(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -406,9 +418,9 @@ def _insert(tx: Transaction, rows: list[dict[str, Any]]) -> None:
 _ID_COLLISION = "another memory here has this id"
 
 
-def _is_removed(item: VersionedRecord, there: RemoteState, here: LocalState) -> bool:
+def _is_removed(item: VersionedRecord, remote: RemoteState, local: LocalState) -> bool:
     id = item.record.id
-    return there.is_removed(id) and item.digest == here.base.get(id) and item.record.status != "deleted"
+    return remote.is_removed(id) and item.digest == local.base.get(id) and item.record.status != "deleted"
 
 
 class _AppliedChanges(NamedTuple):
@@ -436,14 +448,14 @@ def _apply(tx: Transaction, sync_run: SyncRun, read: _RemoteChanges, removed: se
     sql = "select memory, digest from memory_synced where place = :place and memory in :ids"
     base = dict(tx.fetch_all(tuple[str, str], sql, values))
     # Memories erased here stay erased, even if a clone that has not synced since still sends them.
-    gone = set(tx.fetch_all(str, "select memory from memory_gone where memory in :ids", {"ids": ids}))
+    removed_ids = set(tx.fetch_all(str, "select memory from memory_gone where memory in :ids", {"ids": ids}))
     # A pushed file must not change a memory of the user or of another project that happens to have its id.
     strange = sorted(existing.keys() & read.sides.keys() - ours.keys())
     steps = [merge.plan_removal(ours.get(id), base.get(id), sync_run.now) for id in sorted(removed)]
     steps += [
         merge.plan_incoming(ours.get(id), side, base.get(id), read.common.get(base.get(id, "")))
         for id, side in sorted(read.sides.items())
-        if id not in strange and id not in gone
+        if id not in strange and id not in removed_ids
     ]
     todo = [step for step in steps if step is not None]
     # Counted after planning and before the first write: the limit rejects the whole sync, never half of it.
@@ -483,8 +495,8 @@ def _confirm_deletions(count: int, seen: int, sync_run: SyncRun) -> None:
         )
 
 
-def _record_rejections(tx: Transaction, place: str, refused: Mapping[str, RejectedFile]) -> None:
-    rows = [{"place": place, "memory": id, **rejection._asdict()} for id, rejection in refused.items()]
+def _record_rejections(tx: Transaction, replica: str, refused: Mapping[str, RejectedFile]) -> None:
+    rows = [{"place": replica, "memory": id, **rejection._asdict()} for id, rejection in refused.items()]
     tx.execute_many("delete from memory_refused where place = :place and memory = :memory", rows)
     tx.execute_many(
         "insert into memory_refused (place, memory, digest, why, lens, at) "
@@ -515,61 +527,63 @@ def _apply_step(tx: Transaction, step: SyncStep, ours: VersionedRecord | None, s
 # Sending.
 
 
-def _files_to_write(there: RemoteState, here: LocalState, *, push_only: bool) -> dict[str, str | None]:
+def _files_to_write(remote: RemoteState, local_state: LocalState, *, push_only: bool) -> dict[str, str | None]:
     """Return the files to write by memory id; None removes a file.
 
     Remote files that could not be read are left alone, but memories erased here are removed in any case.
     """
     pages: dict[str, str | None] = {}
-    for id, local in here.ours.items():
-        sha, base = there.blob_sha(id, here), here.base.get(id)
+    for id, local in local_state.ours.items():
+        sha, base = remote.blob_sha(id, local_state), local_state.base.get(id)
         if sha is None:
             # The remote need not know about deletions of memories it never had, and memories removed there are not sent
             # again.
-            waits = local.record.status == "deleted" or (local.digest == base and there.is_removed(id))
+            waits = local.record.status == "deleted" or (local.digest == base and remote.is_removed(id))
         else:
-            refused = here.refused.get(id)
+            refused = local_state.refused.get(id)
             left = refused is not None and refused.digest == sha and local.digest == base
             # A memory changed on both sides waits until the remote version has been fetched.
             waits = local.digest == sha or left or (push_only and base not in (sha, None))
         if not waits:
             pages[id] = merge.to_file(local.record)
-    theirs = here.deleted.union(there.blobs)
+    theirs = local_state.deleted.union(remote.blobs)
     erased = [
-        id for id in theirs if id not in here.ours and id in here.withdrawn and there.blob_sha(id, here) is not None
+        id
+        for id in theirs
+        if id not in local_state.ours and id in local_state.withdrawn and remote.blob_sha(id, local_state) is not None
     ]
     return pages | dict.fromkeys(erased)
 
 
-def _push(sync_run: SyncRun, there: RemoteState, pages: Mapping[str, str | None]) -> str | None:
+def _push(sync_run: SyncRun, remote: RemoteState, pages: Mapping[str, str | None]) -> str | None:
     """Push the files and return the new commit, or None if another clone pushed first."""
     # A separate ref for this push, so that concurrent syncs in one clone do not overwrite each other.
-    git, mine = sync_run.git, f"{sync_run.tracking}-{os.urandom(6).hex()}"
+    git, own_ref = sync_run.git, f"{sync_run.tracking}-{os.urandom(6).hex()}"
     message = f"{len(pages)} memories"
     files = {file_path(id): page for id, page in pages.items()}
     erased = [id for id, page in pages.items() if page is None]
     files |= {tombstone_path(id): _TOMBSTONE_TEXT for id in erased}
     # A memory that is sent again after an erasure elsewhere needs its tombstone removed.
-    buried = (id for id, page in pages.items() if page is not None and (id in there.gone or not there.whole))
+    buried = (id for id, page in pages.items() if page is not None and (id in remote.gone or not remote.whole))
     files |= {tombstone_path(id): None for id in buried}
     try:
-        commit = git.write_commit(files, message, there.tip, mine)
+        commit = git.write_commit(files, message, remote.tip, own_ref)
         if erased:
             # Drop the history, which would still contain the erased content.
-            commit = git.alone(commit, message, mine)
+            commit = git.alone(commit, message, own_ref)
         # The expected old tip makes the push fail if another clone was faster, instead of overwriting its commit.
-        if not git.push(sync_run.remote, commit, SYNC_REF, there.tip):
+        if not git.push(sync_run.remote, commit, SYNC_REF, remote.tip):
             return None
         git.set(sync_run.tracking, commit)
         return commit
     finally:
-        git.forget(mine)
+        git.forget(own_ref)
 
 
 def _add_counts(total: SyncReport, steps: list[SyncStep], problems: list[str]) -> SyncReport:
     counts: dict[str, Any] = {
-        name: getattr(total, name) + sum(step.what == what for step in steps)
-        for name, what in (("added", "add"), ("updated", "update"), ("removed", "remove"), ("merged", "merge"))
+        name: getattr(total, name) + sum(step.what == action for step in steps)
+        for name, action in (("added", "add"), ("updated", "update"), ("removed", "remove"), ("merged", "merge"))
     }
     clashes = [step.clash for step in steps if step.clash is not None]
     return replace(

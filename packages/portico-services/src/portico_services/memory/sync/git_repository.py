@@ -110,8 +110,8 @@ def _classify_entries(entries: Iterable[_Entry], names: re.Pattern[str]) -> GitT
         if names.fullmatch(path):
             unfit.append(path)
         if len(problems) < MAX_REPORTED_PROBLEMS:
-            what = "too large" if size.isdecimal() and not fits else "not a memory"
-            problems.append(f"{path[:100]}: {what}")
+            problem = "too large" if size.isdecimal() and not fits else "not a memory"
+            problems.append(f"{path[:100]}: {problem}")
     return GitTree(blobs, unfit, problems)
 
 
@@ -173,9 +173,9 @@ class GitRepository:
     def fetch(self, remote: str, ref: str, into: str) -> str | None:
         """Fetch a ref of a remote into a local ref and return the commit."""
         alone = ("--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", "--no-auto-maintenance")
-        beside = self._isolation_option(remote, "upload-pack")
+        isolation_options = self._isolation_option(remote, "upload-pack")
         for _ in range(MAX_PUSH_ATTEMPTS):
-            done = self._try(["fetch", *alone, *beside, "--", self._url(remote), f"+{ref}:{into}"])
+            done = self._try(["fetch", *alone, *isolation_options, "--", self._url(remote), f"+{ref}:{into}"])
             if done.returncode == 0:
                 return self.commit(into)
             # Another process of this clone is fetching at the same time and holds the ref.
@@ -324,10 +324,10 @@ class GitRepository:
 
     def _run_fast_import(self, lines: Sequence[bytes], ref: str) -> str:
         self._run(["fast-import", "--quiet", "--done", "--force"], stdin=b"".join(lines))
-        made = self.commit(ref)
-        if made is None:
+        commit = self.commit(ref)
+        if commit is None:
             raise SyncError("git fast-import created no commit.")
-        return made
+        return commit
 
     def forget(self, ref: str) -> None:
         self._try(["update-ref", "-d", ref])
@@ -475,12 +475,12 @@ _PERMANENT_ERRORS = (
 )
 
 
-def _git_error(what: str, done: subprocess.CompletedProcess[bytes]) -> SyncError:
+def _git_error(command: str, done: subprocess.CompletedProcess[bytes]) -> SyncError:
     """Return an error with git's message, without URLs, which may contain passwords, and without paths."""
     lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
     text = "\n".join(lines)
-    if what not in _REMOTE_COMMANDS:
-        return SyncError(f"git {what} failed: {_first_error_line(lines)}")
+    if command not in _REMOTE_COMMANDS:
+        return SyncError(f"git {command} failed: {_first_error_line(lines)}")
     lasting = next((ours for theirs, ours in _PERMANENT_ERRORS if theirs.search(text)), None)
     passing = lasting is None and _TRANSIENT_ERROR.search(text) is not None
     if rejected := _REJECTED.search(text):
@@ -488,7 +488,7 @@ def _git_error(what: str, done: subprocess.CompletedProcess[bytes]) -> SyncError
     why = f"{lasting}." if lasting is not None else _first_error_line(lines)
     advice = "Try again later" if passing else "Fix this before the next sync"
     return SyncError(
-        f"git {what} failed: {why} {advice}. No memory is lost: local changes are sent with the next sync.",
+        f"git {command} failed: {why} {advice}. No memory is lost: local changes are sent with the next sync.",
         retryable=passing,
     )
 

@@ -103,12 +103,12 @@ def three_way_merge(
     chosen: dict[str, Any] = {}
     clashes: list[str] = []
     for name in _MERGED_FIELDS:
-        mine, yours = getattr(ours, name), getattr(theirs, name)
-        was = getattr(base, name) if base is not None else None
+        our_value, yours = getattr(ours, name), getattr(theirs, name)
+        base_value = getattr(base, name) if base is not None else None
         # Without a base, every difference counts as changed on both sides.
-        if mine == yours or (base is not None and yours == was):
-            chosen[name] = mine
-        elif base is not None and mine == was:
+        if our_value == yours or (base is not None and yours == base_value):
+            chosen[name] = our_value
+        elif base is not None and our_value == base_value:
             chosen[name] = yours
         else:
             chosen[name] = getattr(wins, name)

@@ -137,14 +137,14 @@ class RemoteState(NamedTuple):
         """Return whether the memory was removed on the remote on purpose, not just lost."""
         return self.is_missing(id) and (self.follows or id in self.gone)
 
-    def blob_sha(self, id: str, here: LocalState) -> str | None:
+    def blob_sha(self, id: str, local: LocalState) -> str | None:
         """Return the blob id of the remote file, or None without a readable one."""
         if id in self.blobs:
             return self.blobs[id].sha
         if self.is_missing(id) or id in self.invalid:
             return None
-        refused = here.refused.get(id)
-        return refused.digest if refused is not None else here.base.get(id)
+        refused = local.refused.get(id)
+        return refused.digest if refused is not None else local.base.get(id)
 
 
 # Local side.
@@ -173,14 +173,14 @@ def _local_condition(sync_run: SyncRun) -> tuple[str, dict[str, Any]]:
 
 def load_baseline(tx: Transaction, sync_run: SyncRun) -> SyncBaseline:
     """Read the state of the previous sync."""
-    mine, values = _local_condition(sync_run)
+    condition, values = _local_condition(sync_run)
     values = {**values, "place": sync_run.place}
     sql = "select tip, taken from memory_meeting where place = :place"
     met, applied_tip = tx.fetch_optional(tuple[str | None, str | None], sql, {"place": sync_run.place}) or (None, None)
     # A synced memory that is neither here nor recorded as deleted: the database was replaced or restored.
     strayed = tx.fetch_optional(
         str,
-        f"select memory_synced.memory {_DELETED_JOIN.format(mine=mine)} "
+        f"select memory_synced.memory {_DELETED_JOIN.format(mine=condition)} "
         "and not exists (select 1 from memory as other where other.id = memory_synced.memory) "
         "and not exists (select 1 from memory_gone where memory_gone.memory = memory_synced.memory) limit 1",
         values,
@@ -193,23 +193,23 @@ def load_baseline(tx: Transaction, sync_run: SyncRun) -> SyncBaseline:
     return SyncBaseline(met, applied_tip, is_complete=applied_tip is None or strayed is not None or stale is not None)
 
 
-def load_local_state(tx: Transaction, sync_run: SyncRun, there: RemoteState) -> LocalState:
+def load_local_state(tx: Transaction, sync_run: SyncRun, remote: RemoteState) -> LocalState:
     """Read the local memories that may take part in the sync, and the common base."""
-    mine, values = _local_condition(sync_run)
-    place = {"place": sync_run.place}
-    count = tx.fetch_one(int, f"select count(*) from memory where {mine}", values)
+    condition, values = _local_condition(sync_run)
+    params = {"place": sync_run.place}
+    count = tx.fetch_one(int, f"select count(*) from memory where {condition}", values)
     if count > MAX_SYNCED_MEMORIES:
         # Omitted memories would look as if they had been removed.
         raise SyncError(f"A project can sync at most {MAX_SYNCED_MEMORIES:,} memories, and this one has more.")
-    suspects = frozenset(tx.fetch_all(str, _CHANGED_SQL.format(mine=mine), {**values, **place}))
+    suspects = frozenset(tx.fetch_all(str, _CHANGED_SQL.format(mine=condition), {**values, **params}))
     lost = frozenset(
-        tx.fetch_all(str, f"select memory_synced.memory {_DELETED_JOIN.format(mine=mine)}", {**values, **place})
+        tx.fetch_all(str, f"select memory_synced.memory {_DELETED_JOIN.format(mine=condition)}", {**values, **params})
     )
-    theirs = [*there.blobs, *there.absent]
-    if there.whole:
-        where = records.select_where(tx, mine, values, MAX_SYNCED_MEMORIES)
+    theirs = [*remote.blobs, *remote.absent]
+    if remote.whole:
+        where = records.select_where(tx, condition, values, MAX_SYNCED_MEMORIES)
         base = dict(
-            tx.fetch_all(tuple[str, str], "select memory, digest from memory_synced where place = :place", place)
+            tx.fetch_all(tuple[str, str], "select memory, digest from memory_synced where place = :place", params)
         )
     else:
         ids = [*suspects.union(theirs, lost)]
@@ -217,22 +217,22 @@ def load_local_state(tx: Transaction, sync_run: SyncRun, there: RemoteState) -> 
         known_here = records.fetch(tx, ids).values()
         where = [item for item in known_here if item.domain == "project" and item.project == project]
         sql = "select memory, digest from memory_synced where place = :place and memory in :ids"
-        base = dict(tx.fetch_all(tuple[str, str], sql, {**place, "ids": ids}))
-    ours = {item.id: _local_version(item, sync_run.git, suspects, base, there) for item in where}
-    gone = frozenset(
+        base = dict(tx.fetch_all(tuple[str, str], sql, {**params, "ids": ids}))
+    ours = {item.id: _local_version(item, sync_run.git, suspects, base, remote) for item in where}
+    removed = frozenset(
         tx.fetch_all(str, "select memory from memory_gone where memory in :ids", {"ids": [*lost, *theirs]})
     )
     moved = frozenset(tx.fetch_all(str, "select id from memory where id in :ids", {"ids": [*lost]}))
     sql = "select memory, digest, why, lens, at from memory_refused where place = :place"
-    rows = tx.fetch_all(tuple[str, str, str, str, int], sql, place)
+    rows = tx.fetch_all(tuple[str, str, str, str, int], sql, params)
     refused = {id: RejectedFile(digest, why, lens, at) for id, digest, why, lens, at in rows}
-    return LocalState(ours, suspects, base, lost, gone, gone | moved, refused, count)
+    return LocalState(ours, suspects, base, lost, removed, removed | moved, refused, count)
 
 
 def _local_version(
-    item: MemoryRecord, git: GitRepository, suspects: frozenset[str], base: Mapping[str, str], there: RemoteState
+    item: MemoryRecord, git: GitRepository, suspects: frozenset[str], base: Mapping[str, str], remote: RemoteState
 ) -> VersionedRecord:
-    if item.id not in suspects and (item.id in base or item.id not in there.blobs):
+    if item.id not in suspects and (item.id in base or item.id not in remote.blobs):
         return VersionedRecord(item, base.get(item.id, ""))
     return to_versioned_record(item, git)
 
@@ -266,7 +266,7 @@ def load_remote_state(sync_run: SyncRun, baseline: SyncBaseline) -> RemoteState:
         memory_id_from_path(path) for path in (*listing.blobs, *listing.invalid) if path.startswith(f"{MEMORIES_DIR}/")
     } - blobs.keys()
     wrong = [f"{path[:100]}: it is not where it belongs" for path in listing.blobs if _is_misplaced(path)]
-    gone = {memory_id_from_path(path) for path in listing.blobs if path.startswith(f"{TOMBSTONES_DIR}/")}
+    removed = {memory_id_from_path(path) for path in listing.blobs if path.startswith(f"{TOMBSTONES_DIR}/")}
     absent = (
         {memory_id_from_path(path) for path in listing.removed if path == file_path(memory_id_from_path(path))}
         - blobs.keys()
@@ -276,7 +276,7 @@ def load_remote_state(sync_run: SyncRun, baseline: SyncBaseline) -> RemoteState:
         tip,
         blobs,
         frozenset(unfit),
-        frozenset(gone),
+        frozenset(removed),
         follows,
         (*listing.problems, *wrong),
         whole=changed is None,
@@ -316,13 +316,13 @@ def memory_id_from_path(path: str) -> str:
 _SYNC_TABLES = ("memory_synced", "memory_meeting", "memory_refused")
 
 
-async def adopt(memories: MemoryStore, place: str, former_place: str, *, who: str) -> None:
+async def adopt(memories: MemoryStore, replica: str, former_place: str, *, who: str) -> None:
     """Move the memories of the project's former name and the sync state recorded under `former_place`."""
     if memories.former is None:
         return
     while await memories.write(lambda tx: _adopt_batch(tx, memories, who)) == WRITE_BATCH_SIZE:
         pass
-    await memories.write(lambda tx: _move_sync_state(tx, former_place, place))
+    await memories.write(lambda tx: _move_sync_state(tx, former_place, replica))
 
 
 def _adopt_batch(tx: Transaction, memories: MemoryStore, who: str) -> int:

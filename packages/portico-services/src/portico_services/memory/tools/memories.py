@@ -86,12 +86,12 @@ class MemoryTools:
             *validation.check_tags(tags or ()),
         )
         # In the order in which they were passed to `screen`.
-        kept, kept_source, kept_thread, kept_author, kept_branch, kept_path, *kept_tags = passed.texts
+        screened, kept_source, kept_thread, kept_author, kept_branch, kept_path, *kept_tags = passed.texts
         # Only in the project domain: memories of the user already belong to one person.
         if not kept_author and domain == "project":
             kept_author = await self._access.git_author(ctx, memories) or ""
         draft = capturing.MemoryDraft(
-            content=kept,
+            content=screened,
             namespace=namespace,
             tags=kept_tags,
             domain=domain,
@@ -208,10 +208,10 @@ class MemoryTools:
             validation.check_label_length(reason, "reason"),
             *validation.check_tags(tags or ()),
         )
-        kept, kept_reason, *kept_tags = passed.texts
+        screened, kept_reason, *kept_tags = passed.texts
         after = await memories.update(
             memory_id,
-            content=None if content is None else kept,
+            content=None if content is None else screened,
             tags=None if tags is None else kept_tags,
             namespace=namespace,
             status=status,

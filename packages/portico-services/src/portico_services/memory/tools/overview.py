@@ -92,13 +92,13 @@ class OverviewTools:
             return ConflictReport(count=len(result), conflicts=result)
         if memory_id is None or other_id is None:
             raise InvalidInput("The action resolve requires memory_id and other_id.")
-        gone = await conflicts.resolve_conflict(
+        resolved = await conflicts.resolve_conflict(
             await self._access.writable_store(ctx), memory_id, other_id, keep, who=actor_name(ctx)
         )
         # Return the remaining conflicts, so that the model can continue without another call.
         left = await conflicts.list_conflicts(await self._access.store(ctx), limit)
-        note = f"{self._access.prefix}_restore restores it." if gone else "Both memories stay unchanged."
-        return ConflictReport(count=len(left), conflicts=left, superseded=gone, note=note)
+        note = f"{self._access.prefix}_restore restores it." if resolved else "Both memories stay unchanged."
+        return ConflictReport(count=len(left), conflicts=left, superseded=resolved, note=note)
 
     async def init(
         self,

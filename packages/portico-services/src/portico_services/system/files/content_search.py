@@ -77,8 +77,8 @@ def _regex_search(pattern: str) -> Search:
         compiled = re2.compile(f"(?m:{pattern})".encode(), options)
     except re2.error as error:
         # RE2 reports the reason, a colon, and the location, as bytes.
-        what, _, where = error.args[0].decode("utf-8", "replace").partition(": ")
-        message = f"{what}, at {where[:100]!r}" if where else what
+        reason, _, where = error.args[0].decode("utf-8", "replace").partition(": ")
+        message = f"{reason}, at {where[:100]!r}" if where else reason
         raise InvalidArgument(f"Invalid RE2 pattern: {message}.") from None
 
     def search(data: bytes, at: int) -> tuple[int, int] | None:
@@ -94,11 +94,11 @@ class LineSearch:
     def __init__(self, pattern: str) -> None:
         self._search = compile_search(pattern)
 
-    def __call__(self, file: OpenFile, place: FilePosition, time_is_up: Callable[[], bool]) -> ContentMatches:
+    def __call__(self, file: OpenFile, position: FilePosition, time_is_up: Callable[[], bool]) -> ContentMatches:
         if file.size <= READ_BLOCK_BYTES and self._rule_out(file):
             return NO_MATCHES
-        blocks = BlockReader(file, place[0], time_is_up)
-        matches, line = find_matching_lines(blocks, self._search, place[1])
+        blocks = BlockReader(file, position[0], time_is_up)
+        matches, line = find_matching_lines(blocks, self._search, position[1])
         return ContentMatches(matches, None if matches else blocks.rest(line))
 
     def _rule_out(self, file: OpenFile) -> bool:
@@ -116,11 +116,11 @@ class RedactedLineSearch:
         self._first = None if _is_pattern(query) else LineSearch(resolved)
         self._name_index = name_index
 
-    def __call__(self, file: OpenFile, place: FilePosition, time_is_up: Callable[[], bool]) -> ContentMatches:
-        if self._first is not None and not (first := self._first(file, place, time_is_up)).matches:
+    def __call__(self, file: OpenFile, position: FilePosition, time_is_up: Callable[[], bool]) -> ContentMatches:
+        if self._first is not None and not (first := self._first(file, position, time_is_up)).matches:
             return first
-        blocks = BlockReader(file, place[0], time_is_up)
-        matches, line = find_matching_lines(redacted_blocks(blocks, self._name_index()), self._search, place[1])
+        blocks = BlockReader(file, position[0], time_is_up)
+        matches, line = find_matching_lines(redacted_blocks(blocks, self._name_index()), self._search, position[1])
         redacted = [LineMatch(match.line, decode_tokens(match.text)) for match in matches]
         return ContentMatches(redacted, None if redacted else blocks.rest(line))
 

@@ -105,11 +105,11 @@ class IndexWriter:
     def _index_below(self, path: str, is_over: Callable[[], bool]) -> bool:
         waiting = [path]
         while waiting and not is_over():
-            here = waiting.pop()
-            if here.count(os.sep) > MAX_DEPTH:
+            directory = waiting.pop()
+            if directory.count(os.sep) > MAX_DEPTH:
                 continue
             try:
-                with self._roots.open_directory(here) as folder:
+                with self._roots.open_directory(directory) as folder:
                     waiting += self._update_directory(folder)
             except (SystemToolError, OSError):
                 continue  # Removed, or not readable by this process.
@@ -123,14 +123,14 @@ class IndexWriter:
         """Update the rows of a directory and return its subdirectories."""
         number = self._number(folder.path)
         self._watch.add(folder.fd, number)
-        there = _scan_directory(folder)
+        entries = _scan_directory(folder)
         rows = self._db.execute("select name, type, size, modified, id from files where folder = ?", [number])
         indexed = {name: (columns, id) for name, *columns, id in rows}
-        removed = [name for name in indexed if name not in there]
-        added = [(number, name, *columns) for name, columns in there.items() if name not in indexed]
+        removed = [name for name in indexed if name not in entries]
+        added = [(number, name, *columns) for name, columns in entries.items() if name not in indexed]
         changed = [
             (*columns, indexed[name][1])
-            for name, columns in there.items()
+            for name, columns in entries.items()
             if name in indexed and indexed[name][0] != [*columns]
         ]
         self._db.executemany("insert into files (folder, name, type, size, modified) values (?, ?, ?, ?, ?)", added)
@@ -143,7 +143,7 @@ class IndexWriter:
         self._uncommitted += len(added) + len(changed) + len(removed) + 1
         below = [
             os.path.join(folder.path, path_from_text(name))
-            for name, columns in there.items()
+            for name, columns in entries.items()
             if columns[0] == "directory"
         ]
         return [path for path in below if path not in PSEUDO_FILESYSTEMS]

@@ -37,15 +37,15 @@ class LineBoundaries:
     def _line_start(self, offset: int) -> int:
         block = offset // MAX_LINE_BYTES
         for number in (block, block - 1):
-            if places := [place for place in self._places(number) if place <= offset]:
-                return places[-1]
+            if line_starts := [position for position in self._places(number) if position <= offset]:
+                return line_starts[-1]
         return 0
 
     def _line_end(self, offset: int) -> int:
         block = (offset - 1) // MAX_LINE_BYTES
         for number in (block, block + 1):
-            if places := [place for place in self._places(number) if place >= offset]:
-                return places[0]
+            if line_ends := [position for position in self._places(number) if position >= offset]:
+                return line_ends[0]
         return self._file.size
 
     def _places(self, block: int) -> list[int]:

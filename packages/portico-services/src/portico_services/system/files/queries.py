@@ -315,11 +315,11 @@ class _FileScan:
         self._rows.close()
 
     def _iterate_entries(self) -> Generator[tuple[int, FileEntry | None], None, None]:
-        first, place = self.position
+        first, position = self.position
         for number, top in enumerate(self._tops):
             if number >= first:
                 # An index position is a number, that of a walk a list; the empty value starts the next directory.
-                begin = place if number == first else type(place)()
+                begin = position if number == first else type(position)()
                 rows = self._scan_index(top, begin) if isinstance(begin, int) else self._walk_directory(top, begin)
                 for row in rows:
                     yield number, row
@@ -372,9 +372,9 @@ def _decode(file: OpenFile, offset: int, data: bytes) -> tuple[Literal["utf-8", 
     """
     mark = file.read(0, 2)
     if mark in (b"\xff\xfe", b"\xfe\xff"):
-        whole = data[: len(data) & ~1]
+        even_data = data[: len(data) & ~1]
         order = "utf-16-le" if mark == b"\xff\xfe" else "utf-16-be"
-        return "utf-16", whole.decode(order, "backslashreplace").removeprefix("\ufeff"), len(whole)
+        return "utf-16", even_data.decode(order, "backslashreplace").removeprefix("\ufeff"), len(even_data)
     if b"\0" not in data:
         # A UTF-8 character has up to four bytes, so up to three may be cut off at the end of a range.
         for cut in range(min(4, len(data)) if offset + len(data) < file.size else 1):

@@ -88,9 +88,9 @@ class FileCriteria(Struct, frozen=True, dict=True):
         )
 
 
-def relax_glob(glob: str, meant: Callable[[str], str]) -> str:
+def relax_glob(glob: str, replacement: Callable[[str], str]) -> str:
     """Return a glob that matches everything this one does after its tokens are replaced by names."""
-    return meant(_ONE_OF.sub("*", glob)).replace("[", "?")
+    return replacement(_ONE_OF.sub("*", glob)).replace("[", "?")
 
 
 def walk(
@@ -105,24 +105,24 @@ def walk(
     try:
         stack.append(_open_directory(top, [], after))
         while stack:
-            folder, entries, place = stack[-1]
+            folder, entries, parent_path = stack[-1]
             if not entries:
                 stack.pop()[0].close()
                 continue
             entry = entries.pop()
-            here = [*place, entry.name]
+            path = [*parent_path, entry.name]
             kind = entry_type(entry)
             # Directories on the path to the position were already reported by the previous page.
-            resuming = here == after[: len(here)]
-            yield None if resuming else _row(folder, entry, kind, here, criteria)
+            resuming = path == after[: len(path)]
+            yield None if resuming else _row(folder, entry, kind, path, criteria)
             if (
                 kind == "directory"
-                and len(here) < MAX_DEPTH
+                and len(path) < MAX_DEPTH
                 # Pseudo file systems hold no stored data, and some of their files are endless.
                 and os.path.join(folder.path, entry.name) not in PSEUDO_FILESYSTEMS
             ):
                 try:
-                    stack.append(_open_directory(folder.open_subdirectory(entry.name), here, after if resuming else []))
+                    stack.append(_open_directory(folder.open_subdirectory(entry.name), path, after if resuming else []))
                 except OSError as error:
                     # Removed, replaced by a link, or not readable by this process.
                     on_error(os.strerror(error.errno or 0))
@@ -132,7 +132,7 @@ def walk(
 
 
 def _open_directory(
-    folder: OpenDirectory, place: list[str], after: list[str]
+    folder: OpenDirectory, path: list[str], after: list[str]
 ) -> tuple[OpenDirectory, list[os.DirEntry[str]], list[str]]:
     """Return a directory, its entries in reverse order, and its position. Names before the position are skipped."""
     try:
@@ -140,19 +140,19 @@ def _open_directory(
     except BaseException:
         folder.close()
         raise
-    if len(after) > len(place) and after[: len(place)] == place:
+    if len(after) > len(path) and after[: len(path)] == path:
         # Entries are sorted by name, so a position is the path of the last entry.
-        entries = [entry for entry in entries if entry.name >= after[len(place)]]
+        entries = [entry for entry in entries if entry.name >= after[len(path)]]
     entries.reverse()
-    return folder, entries, place
+    return folder, entries, path
 
 
 def _row(
-    folder: OpenDirectory, entry: os.DirEntry[str], kind: str, here: list[str], criteria: FileCriteria
+    folder: OpenDirectory, entry: os.DirEntry[str], kind: str, path: list[str], criteria: FileCriteria
 ) -> FileEntry | None:
-    if not criteria.matches_type(kind, entry.name) or not criteria.matches_name(entry.name, "/".join(here)):
+    if not criteria.matches_type(kind, entry.name) or not criteria.matches_name(entry.name, "/".join(path)):
         return None
-    row = FileEntry(os.path.join(folder.path, entry.name), entry.name, kind, position=here)
+    row = FileEntry(os.path.join(folder.path, entry.name), entry.name, kind, position=path)
     # One system call per file, which is most of the time of a walk.
     if criteria.needs_stat:
         if not fill_stat(row, entry):

@@ -192,16 +192,16 @@ class DirectoryLog(EventLog):
         self._path = path
 
     def scan_newest_first(self, query: LogQuery, after: LogPosition, problems: list[str]) -> Iterator[ScanStep]:
-        latest, places = (None, {}) if after is None else (after[0], dict(after[1]))
+        latest, positions = (None, {}) if after is None else (after[0], dict(after[1]))
         streams = [
-            (_NOW, partial(self._part, part, mark, places.get(mark), latest, query, problems))
+            (_NOW, partial(self._part, part, mark, positions.get(mark), latest, query, problems))
             for mark, part in self._current_logs(problems).items()
         ]
         for when, (mark, position, step) in merge_newest_first(streams):
             # The position of the merged log consists of the positions of all its parts.
-            places[mark] = position
+            positions[mark] = position
             if step is not None:
-                step.position = [when, dict(places)]
+                step.position = [when, dict(positions)]
             yield step
 
     def _part(
@@ -274,22 +274,22 @@ class DirectoryLog(EventLog):
 
     def read_since(self, position: LogPosition, limit: int, problems: list[str]) -> TailResult:
         """Return the new entries of each part, ordered by time; all entries of a new part."""
-        places, results, has_more = dict(position or {}), list[LogEntry](), False
+        positions, results, has_more = dict(position or {}), list[LogEntry](), False
         for mark, part in self._current_logs(problems).items():
             if len(results) >= limit:
                 has_more = True
                 break
             try:
-                new = part.read_since(places.get(mark), limit - len(results), problems)
+                new = part.read_since(positions.get(mark), limit - len(results), problems)
             except SystemToolError as failure:
                 problems.append(str(failure))
                 continue
             results += new.entries
-            places[mark] = new.place
+            positions[mark] = new.place
             has_more = has_more or new.has_more
         # Stable, so that entries of one part with the same time stay in their order.
         results.sort(key=lambda entry: entry.time)
-        return TailResult(results, places, has_more)
+        return TailResult(results, positions, has_more)
 
     def size(self) -> int | None:
         return sum(part.size() or 0 for part in self._current_logs([]).values())

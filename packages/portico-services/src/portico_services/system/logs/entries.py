@@ -245,12 +245,12 @@ class _ReverseKey:
         return bool(other.key < self.key or (other.key == self.key and self.number < other.number))
 
 
-def _advance(heap: list[Any], number: int, stream: Iterator[tuple[Any, T]], put: Callable[[Any, Any], Any]) -> None:
+def _advance(heap: list[Any], number: int, stream: Iterator[tuple[Any, T]], push: Callable[[Any, Any], Any]) -> None:
     """Push the next item of a stream onto the heap. At the end of the stream, remove its last item from the top."""
     following = next(stream, None)
     if following is not None:
-        put(heap, (_ReverseKey(following[0], number), following[1], stream))
-    elif put is heapq.heapreplace:
+        push(heap, (_ReverseKey(following[0], number), following[1], stream))
+    elif push is heapq.heapreplace:
         heapq.heappop(heap)
 
 

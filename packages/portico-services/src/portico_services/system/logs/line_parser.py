@@ -232,11 +232,11 @@ def _resolve_level(line: ParsedLine, level_match: LevelMatch | None) -> None:
 
 
 def _glog(match: re.Match[str], newest: int) -> ParsedLine:
-    letter, year, month, day, clock, process, place, message = match.groups()
+    letter, year, month, day, clock, process, source, message = match.groups()
     moment = timestamps.parse_timestamp_at(
         f"{year}-{month}-{day} {clock}" if year else f"{month}-{day} {clock}", 0, newest
     )
-    fields = {"pid": process, "place": place}
+    fields = {"pid": process, "place": source}
     line = ParsedLine("glog", None, LEVEL_BY_LETTER[letter], "", message, fields=fields, time_guess="time")
     if moment is not None:
         line.time, line.time_guess = moment.time, moment.guess
@@ -279,23 +279,23 @@ def _parse_generic(text: str, moment: TimestampMatch, before: str, rest: str) ->
     if rest[:1] == "," and (record := _RECORD.search(rest, 0, _MAX_RECORD_CHARS)):
         line.level, line.message = LEVEL_BY_NAME[record[1].lower()], rest
         return line
-    here = find_level(rest, 0)
-    _resolve_level(line, here)
-    if here is None:
+    level_match = find_level(rest, 0)
+    _resolve_level(line, level_match)
+    if level_match is None:
         line.message = line.message.strip(" ]:,\t") if not heads else line.message
         return line
-    between = _BETWEEN.match(rest[: here.begin])
-    if between is None or heads or _begins_a_sentence(rest, here):
+    between = _BETWEEN.match(rest[: level_match.begin])
+    if between is None or heads or _begins_a_sentence(rest, level_match):
         line.message = line.message.strip(" ]:,\t")
         return line
-    line.source = between["name"] or here.source
+    line.source = between["name"] or level_match.source
     line.fields = {name: between[name] for name in ("pid", "thread") if between[name]}
-    return _split_logger_name(line, _AFTER.sub("", rest[here.end :], count=1))
+    return _split_logger_name(line, _AFTER.sub("", rest[level_match.end :], count=1))
 
 
-def _begins_a_sentence(rest: str, here: LevelMatch) -> bool:
+def _begins_a_sentence(rest: str, level_match: LevelMatch) -> bool:
     """Return whether the level is also the first word of the message: `error connecting to …`."""
-    word, following = rest[here.begin : here.end], rest[here.end : here.end + 2]
+    word, following = rest[level_match.begin : level_match.end], rest[level_match.end : level_match.end + 2]
     return word.isalpha() and word.islower() and following[:1] == " " and following[1:].strip() != ""
 
 
@@ -305,8 +305,8 @@ def _find_level_before(before: str, rest: str) -> int | None:
         return _LEVEL_BY_REDIS_MARK[rest[1:2]]
     if match := _LETTER.search(before):
         return LEVEL_BY_LETTER[match[1]]
-    here = find_level(before.rstrip("[("), 0)
-    return None if here is None else here.level
+    level_match = find_level(before.rstrip("[("), 0)
+    return None if level_match is None else level_match.level
 
 
 def _split_logger_name(line: ParsedLine, message: str) -> ParsedLine:

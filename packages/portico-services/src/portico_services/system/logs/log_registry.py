@@ -337,15 +337,15 @@ class _LineCounter:
             return self._store(seen, None, is_exact=True)
         if self._query.is_unfiltered and not scan.timed_out and (count := self._log.count()) is not None:
             return max(seen + 1, count), True
-        least = seen if scan.timed_out else seen + 1
+        minimum = seen if scan.timed_out else seen + 1
         if oldest_first or (cached is not None and cached.total >= seen):
             base, position = (0, None) if cached is None else (cached.total, cached.position)
             rest = _QueryScan(self._log, self._query, position, self._logs.clock, COUNT_GRACE_SECONDS, self._fits)
             with closing(rest):
                 rest.allow(COUNT_GRACE_SECONDS, MAX_COUNTED_ENTRIES)
                 total, is_exact = self._count(rest, base)
-            return max(total, least), is_exact
-        return self._count(scan, least)
+            return max(total, minimum), is_exact
+        return self._count(scan, minimum)
 
     def _count(self, scan: _QueryScan, base: int) -> tuple[int, bool]:
         total = base + scan.skip(2**63)

@@ -93,10 +93,10 @@ class WindowsLog(EventLog):
     def change_stamp(self) -> object:
         return self._query_info(_LAST_WRITTEN), self._query_info(_RECORDS)
 
-    def _query_info(self, what: int) -> int | None:
+    def _query_info(self, info_class: int) -> int | None:
         try:
             opened = self._api.EvtOpenLog(self.name, self._api.EvtOpenChannelPath)
-            return int(self._api.EvtGetLogInfo(opened, what)[0])
+            return int(self._api.EvtGetLogInfo(opened, info_class)[0])
         except (self._error, TypeError, ValueError):
             return None
 

@@ -231,8 +231,8 @@ def _level_from_name(name: str) -> int | None:
         return LEVEL_BY_NAME[name.lower()]
     if len(name) == 1:
         return LEVEL_BY_LETTER.get(name)
-    here = find_level(name, 0, 1)
-    return None if here is None else here.level
+    level_match = find_level(name, 0, 1)
+    return None if level_match is None else level_match.level
 
 
 def _level_from_number(name: str, value: int, record: dict[str, Any]) -> int | None:
@@ -251,4 +251,4 @@ def _level_from_number(name: str, value: int, record: dict[str, Any]) -> int | N
         return None
     else:
         scale = _MONOLOG if value <= 600 else _JAVA if value <= 1000 else _LOG4J
-    return next(level for least, level in scale if value >= least)
+    return next(level for minimum, level in scale if value >= minimum)

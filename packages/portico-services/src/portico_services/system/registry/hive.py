@@ -156,8 +156,8 @@ class Hive:
             return None
         # Values of up to four bytes are stored in the offset field itself.
         if data_size & _RESIDENT:
-            kept = min(data_size & ~_RESIDENT, 4)
-            return StoredValue(name, number, self._image[at + 12 : at + 12 + kept], kept)
+            resident_bytes = min(data_size & ~_RESIDENT, 4)
+            return StoredValue(name, number, self._image[at + 12 : at + 12 + resident_bytes], resident_bytes)
         return StoredValue(name, number, self._data(data, data_size, longest) if data_size else b"", data_size)
 
     def _name(self, at: int, length: int, is_ascii: int) -> str:

@@ -153,8 +153,10 @@ class RegistryTree:
         before = branch.value(below, name)
         if not dry_run:
             branch.write(below, name, number, value)
-        was = None if before is None else value_range(before, 0, MAX_LISTED_VALUE_BYTES)
-        return RegistryWriteResult("\\".join([branch_name, *below]), name, VALUE_TYPES[number], was, value, not dry_run)
+        previous = None if before is None else value_range(before, 0, MAX_LISTED_VALUE_BYTES)
+        return RegistryWriteResult(
+            "\\".join([branch_name, *below]), name, VALUE_TYPES[number], previous, value, not dry_run
+        )
 
     def _branch(self, path: str) -> tuple[str, RegistryBranch, KeyPath]:
         if len(path) > MAX_PATH_CHARS or "\0" in path:
@@ -222,12 +224,12 @@ def _page(content: KeyContent, start: tuple[PageStart, PageStart], limit: int) -
 
 
 def _next_page_start(
-    items: Iterable[T], after: PageStart, limit: int, place: Callable[[T], list[str]]
+    items: Iterable[T], after: PageStart, limit: int, get_position: Callable[[T], list[str]]
 ) -> tuple[list[T], PageStart]:
     if after is None:
         return [], None
-    result = nsmallest(limit + 1, (item for item in items if place(item) > after), key=place)
-    return result[:limit], place(result[limit - 1]) if len(result) > limit else None
+    result = nsmallest(limit + 1, (item for item in items if get_position(item) > after), key=get_position)
+    return result[:limit], get_position(result[limit - 1]) if len(result) > limit else None
 
 
 def _name_sort_key(name: str) -> list[str]:

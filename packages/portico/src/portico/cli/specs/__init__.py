@@ -66,9 +66,9 @@ def parse_serve(words: list[str]) -> argparse.Namespace:
 
 def apply_serve_defaults(arguments: argparse.Namespace) -> argparse.Namespace:
     """Apply the defaults of `serve`: an address to listen on selects HTTP."""
-    places = (arguments.host, arguments.port, arguments.unix_socket, arguments.fd, arguments.workers)
+    http_options = (arguments.host, arguments.port, arguments.unix_socket, arguments.fd, arguments.workers)
     if arguments.transport is None:
-        arguments.transport = "stdio" if all(place is None for place in places) else "http"
+        arguments.transport = "stdio" if all(option is None for option in http_options) else "http"
     arguments.host = "127.0.0.1" if arguments.host is None else arguments.host
     arguments.port = 8080 if arguments.port is None else arguments.port
     arguments.path = getattr(arguments, "path", None) or "/mcp"

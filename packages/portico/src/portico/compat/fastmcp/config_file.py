@@ -75,10 +75,10 @@ def deployment_in(document: Any, path: str) -> Deployment | None:
     if source_in(document, path) is None:
         return None
     deployment = document.get("deployment") or {}
-    known = Deployment.__struct_fields__
-    unknown = [str(name) for name in deployment if name not in known] if isinstance(deployment, Mapping) else []
+    known_fields = Deployment.__struct_fields__
+    unknown = [str(name) for name in deployment if name not in known_fields] if isinstance(deployment, Mapping) else []
     if unknown:
-        raise UsageError(f"{path}: {unknown_key('deployment', unknown[0], known)}")
+        raise UsageError(f"{path}: {unknown_key('deployment', unknown[0], known_fields)}")
     try:
         return msgspec.convert(deployment, Deployment)
     except msgspec.ValidationError as failure:
@@ -102,9 +102,9 @@ def source_in(document: Any, path: str) -> str | None:
         )
     entrypoint = source.get("entrypoint")
     # Absolute, because `deployment.cwd` may change the directory before the file is loaded.
-    place = os.path.join(os.path.dirname(os.path.abspath(path)), source["path"])
-    if not source["path"].endswith(".py") or not os.path.isfile(place):
+    module_path = os.path.join(os.path.dirname(os.path.abspath(path)), source["path"])
+    if not source["path"].endswith(".py") or not os.path.isfile(module_path):
         raise UsageError(f"{path}: `source.path` must be a Python file, got {source['path']!r}")
     if entrypoint is not None and not isinstance(entrypoint, str):
         raise UsageError(f"{path}: `source.entrypoint` must be a string, the name of an object in {source['path']}")
-    return f"{place}:{entrypoint}" if entrypoint else place
+    return f"{module_path}:{entrypoint}" if entrypoint else module_path

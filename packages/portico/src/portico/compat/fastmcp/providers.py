@@ -60,15 +60,15 @@ class SkillsDirectoryProvider:
     def __init__(self, roots: Any, **unsupported: Any) -> None:
         reject_options(type(self).__name__, unsupported, _SKILLS_UNSUPPORTED)
         folders = [roots] if isinstance(roots, str | os.PathLike) else list(roots)
-        there = [folder for folder in folders if Path(folder).expanduser().is_dir()]
+        existing = [folder for folder in folders if Path(folder).expanduser().is_dir()]
         for folder in folders:
-            if folder not in there:
+            if folder not in existing:
                 log.warning("skills directory %s not found", folder)
-        if len(there) > 1:
+        if len(existing) > 1:
             raise UsageError(
                 "only one skills directory is supported; create a server with Skills for each directory, and mount them"
             )
-        self._folders = there
+        self._folders = existing
 
     def attach(self, server: Any) -> None:
         """Add the skills to a server."""

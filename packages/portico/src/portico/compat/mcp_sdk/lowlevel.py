@@ -197,8 +197,8 @@ class LowLevelServer(CompatServer):
         # programs.
         if isinstance(value, tuple) and len(value) == 2:
             blocks, structured = value
-            made: Any = to_result(list(blocks), uri="")
-            return msgspec.structs.replace(made, structured_content=structured)
+            result: Any = to_result(list(blocks), uri="")
+            return msgspec.structs.replace(result, structured_content=structured)
         return to_result(list(value) if _is_many(value) else value, uri="")
 
     async def _check(self, ctx: Any, call: Call, name: str, arguments: Any) -> None:

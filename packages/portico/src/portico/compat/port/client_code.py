@@ -154,8 +154,8 @@ class ClientSurvey(cst.CSTVisitor):
         if not isinstance(target, cst.Name):
             return
         scope, name = self._scope(node), target.value
-        for held in (self._results, self._values):
-            held.setdefault(scope, set()).discard(name)
+        for bindings in (self._results, self._values):
+            bindings.setdefault(scope, set()).discard(name)
         awaited = value.expression if isinstance(value, cst.Await) else value
         if isinstance(awaited, cst.Call) and self._is_client(awaited.func):
             self._clients.add(name)
@@ -191,13 +191,13 @@ class ClientSurvey(cst.CSTVisitor):
             return self._is_value(node.value)
         return False
 
-    def _is_client_name(self, held: dict[Any, set[str]], node: cst.Name) -> bool:
+    def _is_client_name(self, bindings: dict[Any, set[str]], node: cst.Name) -> bool:
         scope: Any = self._scope(node)
         while scope is not None:
-            if node.value in held.get(scope, ()):
+            if node.value in bindings.get(scope, ()):
                 return True
             scope = self._scope(scope)
-        return node.value in held.get(None, ())
+        return node.value in bindings.get(None, ())
 
     def _scope(self, node: cst.CSTNode) -> cst.CSTNode | None:
         parent = self.get_metadata(ParentNodeProvider, node, None)

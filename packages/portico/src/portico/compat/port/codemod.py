@@ -289,10 +289,12 @@ class RewritePlan:
         dropped = bool(needless)
         self.whole -= needless
         # A name that the file did not use before may be re-exported, so its import stays.
-        meant = {self.names[dotted.lstrip("*")] for dotted in self.names if dotted.lstrip("*") in self.survey.used}
-        for module, brought in list(self.needed.items()):
-            remaining = {name: local for name, local in brought.items() if local in names or local not in meant}
-            dropped = dropped or remaining != brought
+        used_modules = {
+            self.names[dotted.lstrip("*")] for dotted in self.names if dotted.lstrip("*") in self.survey.used
+        }
+        for module, imports in list(self.needed.items()):
+            remaining = {name: local for name, local in imports.items() if local in names or local not in used_modules}
+            dropped = dropped or remaining != imports
             if remaining:
                 self.needed[module] = remaining
             else:
@@ -326,15 +328,15 @@ class RewritePlan:
             self.findings.append(ManualStep(item.line, item.dotted, "imported but not used; remove it"))
 
     def _star(self, star: ImportBinding) -> None:
-        brought = [name for name in star_import_names(star.dotted) if name in self.survey.loose]
-        for name in brought:
+        imported_names = [name for name in star_import_names(star.dotted) if name in self.survey.loose]
+        for name in imported_names:
             result = self.lookup(f"{star.dotted}.{name}")
             assert result is not None
             local = result.name if result.name not in self.survey.bound else name
             self.names[f"*{name}"] = local
             self._add_import(result, local)
         self.gone_stars.add(star.dotted)
-        bound_names = {*brought, *_builtin_names()}
+        bound_names = {*imported_names, *_builtin_names()}
         for name, line in self.survey.loose.items():
             if name not in bound_names:
                 self.findings.append(ManualStep(line, name, f"it may come from `from {star.dotted} import *`"))
@@ -368,10 +370,10 @@ class RewriteTransformer(cst.CSTTransformer):
         body: list[cst.BaseSmallStatement] = []
         touched = False
         for before, after in zip(original.body, updated.body, strict=True):
-            kept = self._strip_import(before, after)
-            touched = touched or kept is not after
-            if kept is not None:
-                body.append(kept)
+            stripped = self._strip_import(before, after)
+            touched = touched or stripped is not after
+            if stripped is not None:
+                body.append(stripped)
         if not touched:
             return updated
         added: list[cst.BaseSmallStatement] = []
@@ -398,18 +400,18 @@ class RewriteTransformer(cst.CSTTransformer):
 
     def _local_imports(self, line: cst.SimpleStatementLine) -> list[cst.BaseSmallStatement]:
         """Return the replacements for an import in a function or an `if`, limited to the names it binds."""
-        made: list[str] = []
+        import_lines: list[str] = []
         for node in line.body:
             for local, dotted in _bindings(node):
                 result = self._plan.lookup(dotted)
                 if (local, dotted) in self._plan.gone and result is not None:
                     name = self._plan.names.get(dotted, result.name)
                     called = result.name if result.name == name else f"{result.name} as {name}"
-                    made.append(f"from {result.module} import {called}")
+                    import_lines.append(f"from {result.module} import {called}")
                 elif (local, dotted) in self._plan.gone:
                     used = sorted({w.module for d, w in self._plan.attributes.items() if d.startswith(dotted + ".")})
-                    made += [f"import {module}" for module in used]
-        return [statement for item in made for statement in _parse_line(item)]
+                    import_lines += [f"import {module}" for module in used]
+        return [statement for item in import_lines for statement in _parse_line(item)]
 
     def _strip_import(
         self, before: cst.BaseSmallStatement, after: cst.BaseSmallStatement
@@ -614,10 +616,10 @@ def _content(call: cst.Call, name: str) -> cst.Call:
         if keyword not in ("type", "result_type", "resultType"):
             named = _snake(keyword)
             remaining.append(arg if named == keyword else arg.with_changes(keyword=cst.Name(named)))
-    made = _with_args(call, remaining)
-    if name != "CallToolResult" or any(arg.keyword and arg.keyword.value == "is_error" for arg in made.args):
-        return made
-    return _add_argument(made, "is_error", "False")
+    new_call = _with_args(call, remaining)
+    if name != "CallToolResult" or any(arg.keyword and arg.keyword.value == "is_error" for arg in new_call.args):
+        return new_call
+    return _add_argument(new_call, "is_error", "False")
 
 
 def _add_argument(call: cst.Call, keyword: str, value: str) -> cst.Call:
@@ -626,8 +628,8 @@ def _add_argument(call: cst.Call, keyword: str, value: str) -> cst.Call:
     if call.args and isinstance(call.args[-1].comma, cst.Comma):
         last = call.args[-1].comma
         between = call.args[-2].comma if len(call.args) > 1 else _separator(call)
-        kept = [*call.args[:-1], call.args[-1].with_changes(comma=between)]
-        return call.with_changes(args=[*kept, argument.with_changes(comma=last)])
+        new_args = [*call.args[:-1], call.args[-1].with_changes(comma=between)]
+        return call.with_changes(args=[*new_args, argument.with_changes(comma=last)])
     return call.with_changes(args=[*_with_trailing_comma(call.args), argument])
 
 

@@ -39,8 +39,10 @@ class FileRewrite(NamedTuple):
             return source.decode(errors="replace").splitlines(keepends=True)
 
         name = str(self.path).lstrip("/")
-        made = difflib.unified_diff(lines(self.before), lines(self.after), f"a/{name}", f"b/{name}")
-        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in made)
+        diff_lines = difflib.unified_diff(lines(self.before), lines(self.after), f"a/{name}", f"b/{name}")
+        return "".join(
+            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in diff_lines
+        )
 
     def write(self) -> None:
         """Write the file atomically, so that an interruption leaves the old file or the new one."""
@@ -107,16 +109,16 @@ def _files(path: Path) -> Iterator[Path]:
         yield path
         return
     for folder, folders, names in os.walk(path):
-        here = Path(folder)
+        root = Path(folder)
         folders[:] = sorted(
             name
             for name in folders
             if name not in _IGNORED_DIRECTORIES
             and not name.startswith(".")
-            and not (here / name).is_symlink()
-            and not (here / name / "pyvenv.cfg").exists()
+            and not (root / name).is_symlink()
+            and not (root / name / "pyvenv.cfg").exists()
         )
-        yield from (here / name for name in sorted(names) if name.endswith(".py") and not (here / name).is_symlink())
+        yield from (root / name for name in sorted(names) if name.endswith(".py") and not (root / name).is_symlink())
 
 
 def _dependency_lists(path: Path) -> Iterator[Path]:

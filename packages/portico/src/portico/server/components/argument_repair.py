@@ -76,8 +76,10 @@ def _parse(arguments: bytes | Raw) -> Any:
     return {} if value is None else value
 
 
-def _syntax_error(what: str) -> ArgumentError:
-    return ArgumentError([arguments_issue(f"Invalid arguments: {what}.", expected="a JSON object", received=what)])
+def _syntax_error(problem: str) -> ArgumentError:
+    return ArgumentError(
+        [arguments_issue(f"Invalid arguments: {problem}.", expected="a JSON object", received=problem)]
+    )
 
 
 def _problems(signature: FunctionSignature, value: Any) -> Iterator[ArgumentIssue]:

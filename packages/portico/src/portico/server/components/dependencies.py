@@ -174,19 +174,21 @@ def _plan(fn: Function) -> _DependencyPlan:
     except (TypeError, ValueError, SchemaError):
         # The error is reported when the function's signature is inspected.
         return _DependencyPlan({}, {}, None, inspect.Signature())
-    made = {
+    providers = {
         parameter.name: result
         for parameter in signature.parameters.values()
         if (result := _dependency(parameter, hints))
     }
-    context = next((name for name in signature.parameters if name not in made and _is_context(hints.get(name))), None)
-    rest = [parameter for parameter in signature.parameters.values() if parameter.name not in made]
-    if made and context is None:
+    context = next(
+        (name for name in signature.parameters if name not in providers and _is_context(hints.get(name))), None
+    )
+    rest = [parameter for parameter in signature.parameters.values() if parameter.name not in providers]
+    if providers and context is None:
         rest.append(Parameter(_CONTEXT, Parameter.KEYWORD_ONLY, annotation=Context))
         # Python requires keyword-only parameters after the positional ones and before `**kwargs`;
         # the kinds are ordered that way.
         rest.sort(key=lambda parameter: parameter.kind)
-    return _DependencyPlan(made, hints, context, signature.replace(parameters=rest))
+    return _DependencyPlan(providers, hints, context, signature.replace(parameters=rest))
 
 
 def _plans_below(plan: _DependencyPlan) -> dict[Function, _DependencyPlan]:

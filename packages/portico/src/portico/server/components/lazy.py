@@ -46,10 +46,10 @@ class _ReadLate:
         return getattr(self, name)
 
     def _read(self) -> None:
-        made = self._build(self._load())
-        made.runner.service_scopes = self._service_scopes
+        component = self._build(self._load())
+        component.runner.service_scopes = self._service_scopes
         # Attributes set before loading, such as another name, take precedence.
-        vars(self).update({**vars(made), **vars(self)})
+        vars(self).update({**vars(component), **vars(self)})
         # Catalogs hold references to this object, so it changes its class in place instead of being
         # replaced.
         self.__class__ = self._becomes
@@ -97,12 +97,12 @@ class LazyTool(_ReadLate, Tool):
         self._changes += (change,)
 
     def _build(self, fn: Callable[..., Any]) -> Tool:
-        made = Tool(fn, name=self.local_name, annotations=self._hints, version=self.version)
-        if made.header_params:
+        tool = Tool(fn, name=self.local_name, annotations=self._hints, version=self.version)
+        if tool.header_params:
             raise UsageError(f"tool {self.name!r}: a lazy tool must not have arguments that are mirrored in headers")
         for change in self._changes:
-            made.update_definition(change)
-        return made
+            tool.update_definition(change)
+        return tool
 
 
 class LazyResource(_ReadLate, Resource):

@@ -204,8 +204,8 @@ def _part(part: Any, uri: str, mime_type: str | None) -> list[Any]:
     """Return the contents of one part of a ResourceResult, ours or FastMCP's."""
     if type(part).__name__ != "ResourceContent":
         return to_contents(part, uri, mime_type)
-    made = to_contents(part.content, uri, part.mime_type or mime_type)
-    return [msgspec.structs.replace(item, meta=part.meta) for item in made] if part.meta else made
+    contents = to_contents(part.content, uri, part.mime_type or mime_type)
+    return [msgspec.structs.replace(item, meta=part.meta) for item in contents] if part.meta else contents
 
 
 def to_contents(value: Any, uri: str, mime_type: str | None) -> list[Any]:

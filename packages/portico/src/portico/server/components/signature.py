@@ -96,13 +96,13 @@ class FunctionSignature(Struct, frozen=True, kw_only=True):
             values = astuple(self.decode(arguments or b"{}"))
         except (ValueError, RecursionError):
             values = argument_repair.repair_arguments(self, arguments, strict=strict)
-        place = self.context_index
-        if place < 0 and not self.keyword_names:
+        index = self.context_index
+        if index < 0 and not self.keyword_names:
             return values, NO_KEYWORDS
-        if place == len(values):
+        if index == len(values):
             values += (context,)
-        elif place >= 0:
-            values = (*values[:place], context, *values[place:])
+        elif index >= 0:
+            values = (*values[:index], context, *values[index:])
         if not self.keyword_names:
             return values, NO_KEYWORDS
         names = self.keyword_names
@@ -139,7 +139,7 @@ def inspect_signature(
     state = (method.__code__, method.__doc__, method.__defaults__, method.__kwdefaults__)
     cached = _method_signatures.setdefault(method, {})
     entry = cached.get(key)
-    if entry is None or any(now is not then for now, then in zip(state, entry[0], strict=True)):
+    if entry is None or any(now is not cached_part for now, cached_part in zip(state, entry[0], strict=True)):
         entry = cached[key] = (state, _read(fn, context_type, skip, types_without_schema, allow_kwargs))
     return entry[1]
 

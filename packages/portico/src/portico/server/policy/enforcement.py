@@ -466,9 +466,9 @@ def _remove_hidden_entries(result: Any, hidden: Callable[[str], bool]) -> Any:
     """Return a result whose lists have no entries with hidden URIs."""
     if not isinstance(result, msgspec.Struct):
         return result
-    kept: dict[str, Any] = {}
+    visible: dict[str, Any] = {}
     for name in result.__struct_fields__:
         listed = getattr(result, name)
         if isinstance(listed, list) and any(isinstance(getattr(item, "uri", None), str) for item in listed):
-            kept[name] = [item for item in listed if not hidden(getattr(item, "uri", ""))]
-    return replace(result, **kept) if kept else result
+            visible[name] = [item for item in listed if not hidden(getattr(item, "uri", ""))]
+    return replace(result, **visible) if visible else result

@@ -337,17 +337,17 @@ class MountedProviders(Provider):
         kind = KIND_BY_METHOD[catalog.method]
         result = {catalog.name_of(entry): entry for entry in view.definitions(catalog)}
         # Each name belongs to the mount that a call of it would be forwarded to.
-        held: dict[str, Mount] = {}
+        owners: dict[str, Mount] = {}
         by_mount = dict(zip(self._mounts, parts, strict=True))
         for mount in self._by_prefix if kind in ("tool", "prompt") else self._mounts:
             for entry in by_mount[mount]:
-                held.setdefault(catalog.name_of(entry), mount)
+                owners.setdefault(catalog.name_of(entry), mount)
         for mount, part in by_mount.items():
             for entry in part:
                 name = catalog.name_of(entry)
                 # An entry that is shadowed by a component the caller may not see stays hidden: a
                 # call of the name would reach that component.
-                if held[name] is not mount or name in result or name in catalog:
+                if owners[name] is not mount or name in result or name in catalog:
                     continue
                 owned = view.local_name_of(kind, name) or mount.qualified_name(kind, name)
                 if owned is not None and view.is_visible(kind, owned):
@@ -374,10 +374,10 @@ class MountedProviders(Provider):
     async def _call_if_admitted(self, call: Call, kind: Any, name: str, catalog: Catalog[Any]) -> Any:
         # With a policy, the mount is determined before the call: trying one mount after the other
         # would execute a tool under a name that no rule was checked for.
-        held = await self._holder(call, kind, name)
-        if held is not None and await self.admits(call, kind, held[1]):
+        owner = await self._holder(call, kind, name)
+        if owner is not None and await self.admits(call, kind, owner[1]):
             try:
-                return await held[0].forward(call, "name", held[0].local_name(name))
+                return await owner[0].forward(call, "name", owner[0].local_name(name))
             except ComponentNotFound:
                 pass  # raise the error below instead: it names this server's similar components
         raise await self.not_found_error(call, kind, name, catalog)

@@ -26,9 +26,9 @@ def normalize_alias(alias: str) -> str:
 
 def exposed_name(alias: str, name: str, prefix: str = PREFIX, max_length: int = MAX_NAME_CHARS) -> str:
     """Return the name that clients see. A digest of alias and name replaces invalid or excess characters."""
-    whole = prefix.replace("{alias}", normalize_alias(alias)) + name
-    plain = _STRANGE.sub("_", whole)
-    if plain == whole and len(plain) <= max_length:
+    full_name = prefix.replace("{alias}", normalize_alias(alias)) + name
+    plain = _STRANGE.sub("_", full_name)
+    if plain == full_name and len(plain) <= max_length:
         return plain
     # Deterministic, so that rules and clients' allow-lists survive a restart. Base32 has no
     # characters that a tool name could not have.

@@ -190,13 +190,13 @@ class ListCursorCodec:
     def read(self, list_key: str, cursor: str) -> str:
         """Return the position. Raises the same InvalidParams for every kind of invalid cursor."""
         try:
-            place = urlsafe_b64decode(cursor[:MAX_CURSOR_CHARS].encode("ascii"))[_MAC:].decode()
+            position = urlsafe_b64decode(cursor[:MAX_CURSOR_CHARS].encode("ascii"))[_MAC:].decode()
         except ValueError:
-            place = ""
+            position = ""
         # base64 decoding ignores characters outside the alphabet, so compare with the exact text that we would issue.
-        if not place or not _is_same_item(self.issue(list_key, place), cursor):
+        if not position or not _is_same_item(self.issue(list_key, position), cursor):
             raise InvalidParams(f"Invalid cursor: {cursor[:100]!r}")
-        return place
+        return position
 
     def _mac(self, listed: str, body: bytes) -> bytes:
         # Imported on demand: most servers have no list that needs a second page.

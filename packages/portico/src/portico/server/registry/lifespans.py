@@ -37,10 +37,10 @@ class LifespanManager:
     def remove(self, key: object) -> None:
         """Remove a lifespan, and leave it in the background if it was entered."""
         self._known.pop(key, None)
-        held = self._held.pop(key, None)
-        if held is not None:
-            held.request_exit()
-            self._ending.add(held.task)
+        task = self._held.pop(key, None)
+        if task is not None:
+            task.request_exit()
+            self._ending.add(task.task)
 
     @property
     def active_count(self) -> int:
@@ -49,8 +49,8 @@ class LifespanManager:
 
     def get_state(self, key: object) -> Any:
         """Return the value that a lifespan yielded, or None if it was not entered."""
-        held = self._held.get(key)
-        return None if held is None else held.value
+        task = self._held.get(key)
+        return None if task is None else task.value
 
     async def enter(self) -> None:
         """Enter all lifespans. If one fails, the others are left and its exception is raised."""
@@ -73,21 +73,21 @@ class LifespanManager:
             return False
         # In reverse order, like nested blocks: later ones may depend on earlier ones.
         for key in reversed(list(self._held)):
-            held = self._held.pop(key)
-            held.request_exit()
+            task = self._held.pop(key)
+            task.request_exit()
             # `wait` does not raise: a lifespan that fails to close must not keep the others open.
-            await asyncio.wait([held.task])
-            failure = None if held.task.cancelled() else held.task.exception()
+            await asyncio.wait([task.task])
+            failure = None if task.task.cancelled() else task.task.exception()
             if failure is not None:
                 log.error("error while closing %r", key, exc_info=failure)
         await self._ending.wait()
         return True
 
     def _start_task(self, key: object) -> asyncio.Future[None]:
-        self._held[key] = held = LifespanTask(self._known[key])
+        self._held[key] = task = LifespanTask(self._known[key])
         # A failure of one that is added while the server runs is only logged.
-        held.entered.add_done_callback(_log_failure)
-        return held.entered
+        task.entered.add_done_callback(_log_failure)
+        return task.entered
 
 
 def _log_failure(up: asyncio.Future[None]) -> None:

@@ -156,8 +156,8 @@ class Registry:
         uris = self._sorted[1]
         from bisect import bisect_left  # only servers with resource subscriptions need it
 
-        place = bisect_left(uris, above)
-        listed = place < len(uris) and uris[place].startswith(above)
+        index = bisect_left(uris, above)
+        listed = index < len(uris) and uris[index].startswith(above)
         return listed or any(template.uri.startswith(above) for template in self.templates)
 
     def completer(self, component: Prompt | Resource, argument: str) -> Completer | None:

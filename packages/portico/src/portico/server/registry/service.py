@@ -56,14 +56,14 @@ class Registrar:
         return register
 
     def _decorate_or_register(
-        self, make: Callable[..., Component], what: str, component_class: type, fn: Any, options: dict[str, Any]
+        self, make: Callable[..., Component], label: str, component_class: type, fn: Any, options: dict[str, Any]
     ) -> Any:
         """Register a function by a decorator with or without parentheses, or with the name as the only positional
         argument.
         """
         # Annotations and icons of FastMCP and the official SDK are pydantic models.
         options = {name: to_mapping(value) for name, value in options.items()}
-        validate_options(what, options, component_class)
+        validate_options(label, options, component_class)
         if fn is None or isinstance(fn, str):
             named = options if fn is None else {"name": fn, **options}
             return self._decorate(lambda function: make(function, **named))

@@ -92,22 +92,22 @@ async def read_piece(store: ResultStore, stored: StoredResult, request: ReadRequ
         return _read_path(data, request, room, others)
     if request.pattern is not None:
         return await _search(store, stored, request, room, others)
-    wanted = min(request.limit or info.size, 20 * tokens)
-    text = await store.read_slice(stored, request.part, request.offset, wanted)
+    requested_chars = min(request.limit or info.size, 20 * tokens)
+    text = await store.read_slice(stored, request.part, request.offset, requested_chars)
     assert isinstance(text, str)
-    shown = text[: text_end(text, room)] if text else ""
-    end = request.offset + len(shown)
+    piece = text[: text_end(text, room)] if text else ""
+    end = request.offset + len(piece)
     rest = f"; continue with offset={end}" if end < info.size else ""
     footer = f"[Characters {request.offset:,} to {end:,} of {info.size:,}{rest}.{others}]"
-    return [TextContent(text=shown), TextContent(text=footer)]
+    return [TextContent(text=piece), TextContent(text=footer)]
 
 
 async def _read_binary(
     store: ResultStore, stored: StoredResult, request: ReadRequest, room: int, others: str
 ) -> list[Any]:
     info = stored.parts[request.part]
-    whole = request.offset == 0 and request.limit is None
-    if info.kind == "image" and whole and estimate_binary(info.size * 4 // 3 + 4, is_image=True) <= room:
+    is_complete = request.offset == 0 and request.limit is None
+    if info.kind == "image" and is_complete and estimate_binary(info.size * 4 // 3 + 4, is_image=True) <= room:
         data = await store.read_bytes(stored, request.part)
         return [ImageContent(data=b64encode(data).decode(), mime_type=info.mime_type)]
     # Three bytes are four characters of base64.
@@ -205,10 +205,10 @@ def find_matches(text: str, alternatives: list[list[str]]) -> Iterator[tuple[int
     position = 0
     next_of: list[tuple[int, int] | None] = [_find(lowered, pieces, 0) for pieces in alternatives]
     while True:
-        found = [item for item in next_of if item is not None]
-        if not found:
+        pending = [item for item in next_of if item is not None]
+        if not pending:
             return
-        start, end = min(found)
+        start, end = min(pending)
         yield start, end
         newline = lowered.find("\n", end, end + EXCERPT_CHARS)
         position = newline + 1 if newline >= 0 else end + EXCERPT_CHARS

@@ -415,12 +415,12 @@ class ResultLimits(Service):
                 data = await self._store.read_bytes(stored, number)
             except StoreError:
                 raise ResourceNotFound(uri) from None
-            place = uri if len(numbers) == 1 else f"{SCHEME}{stored.id}/{number}"
+            part_uri = uri if len(numbers) == 1 else f"{SCHEME}{stored.id}/{number}"
             if info.kind in ("text", "json"):
-                contents.append(TextResourceContents(uri=place, mime_type=info.mime_type, text=data.decode()))
+                contents.append(TextResourceContents(uri=part_uri, mime_type=info.mime_type, text=data.decode()))
             else:
                 contents.append(
-                    BlobResourceContents(uri=place, mime_type=info.mime_type, blob=b64encode(data).decode())
+                    BlobResourceContents(uri=part_uri, mime_type=info.mime_type, blob=b64encode(data).decode())
                 )
         return contents
 

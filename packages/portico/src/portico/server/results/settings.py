@@ -75,9 +75,9 @@ def declare_result_size(meta: Any, tokens: int) -> dict[str, Any]:
 
     A size that the tool declares itself has precedence.
     """
-    known = msgspec.json.decode(meta) if isinstance(meta, Raw) else dict(meta or {})
+    members = msgspec.json.decode(meta) if isinstance(meta, Raw) else dict(meta or {})
     chars = min(tokens * MAX_CHARS_PER_TOKEN, MAX_RESULT_SIZE_CHARS) if tokens else MAX_RESULT_SIZE_CHARS
-    return {MAX_RESULT_SIZE_META_KEY: chars, **known}
+    return {MAX_RESULT_SIZE_META_KEY: chars, **members}
 
 
 def check_settings(settings: ResultSettings) -> ResultSettings:

@@ -233,8 +233,8 @@ def shorten_result(
         note = "The result is too large, and its structured content cannot be shortened within the output schema."
         content = [TextContent(text=_note([note, *_describe_parts(result, {})], link))]
         return _rebuild(result, [*content, *_links(result, link)], b"", True, link, version)
-    content, shown, next_arguments = _shorten_content(result, room, structured)
-    lines = ["The result was shortened.", *_describe_parts(result, shown)]
+    content, previews, next_arguments = _shorten_content(result, room, structured)
+    lines = ["The result was shortened.", *_describe_parts(result, previews)]
     note_text = TextContent(text=_note(lines, link, next_arguments))
     return _rebuild(
         result, [*content, note_text, *_links(result, link)], structured or b"", result.is_error, link, version
@@ -264,7 +264,7 @@ def _shorten_content(
     first.
     """
     content: list[Any] = []
-    shown: dict[int, str] = {}
+    previews: dict[int, str] = {}
     next_arguments = ""
     left = float(tokens)
     is_cut = False
@@ -273,26 +273,26 @@ def _shorten_content(
         if cost <= left:
             content.append(block.original)
             left -= cost
-            shown[at] = "shown"
+            previews[at] = "shown"
             continue
         if is_cut or block.kind in _BINARY or left < 50:
-            shown[at] = "not shown"
+            previews[at] = "not shown"
             continue
         is_cut = True
-        text, shown[at], arguments = _shorten_text(block.text, left, structured, result.structured)
+        text, previews[at], arguments = _shorten_text(block.text, left, structured, result.structured)
         next_arguments = arguments if at == 0 else ""
         if text:
             content.append(TextContent(text=text))
             left -= estimate_tokens(text)
-    return content, shown, next_arguments
+    return content, previews, next_arguments
 
 
-def _shorten_text(text: str, tokens: float, structured: bytes | None, whole: bytes) -> tuple[str, str, str]:
+def _shorten_text(text: str, tokens: float, structured: bytes | None, full_text: bytes) -> tuple[str, str, str]:
     """Return a shorter text, a description of it, and the arguments of `read_result` for the rest."""
     # Cheaper than encoding: longer texts are never shortened as JSON.
     if len(text) <= MAX_JSON_BYTES and text.lstrip()[:1] in ("{", "["):
-        if structured and _same_value(text, whole):
-            shorter = _unwrap(structured) if _unwrap(whole) == text.encode(errors="replace") else structured
+        if structured and _same_value(text, full_text):
+            shorter = _unwrap(structured) if _unwrap(full_text) == text.encode(errors="replace") else structured
             if estimate_tokens(shorter, tokens) <= tokens:
                 return shorter.decode(), *_describe_shorter(shorter)
         encoded = text.encode(errors="replace")
@@ -317,18 +317,18 @@ def _describe_shorter(data: bytes) -> tuple[str, str]:
     return "shortened", f"path={one_line('/' + largest.key.replace('~', '~0').replace('/', '~1'), 60)!r}"
 
 
-def _describe_parts(result: LargeResult, shown: dict[int, str]) -> list[str]:
+def _describe_parts(result: LargeResult, previews: dict[int, str]) -> list[str]:
     """Describe the parts of a result for the model."""
     lines: list[str] = []
     blocks = result.blocks
     for at, block in enumerate(blocks):
-        if shown.get(at) == "shown":
+        if previews.get(at) == "shown":
             continue
         if len(lines) == MAX_LISTED_PARTS:
-            hidden = sum(1 for later in range(at, len(blocks)) if shown.get(later) != "shown")
+            hidden = sum(1 for later in range(at, len(blocks)) if previews.get(later) != "shown")
             lines.append(f"… and {hidden:,} more parts")
             break
-        state = f"; {shown[at]}" if at in shown else ""
+        state = f"; {previews[at]}" if at in previews else ""
         lines.append(f"Part {at}: {_describe_block(block)}{state}.")
     if result.structured and not _is_duplicate(result):
         lines.append(f"Part {len(blocks)}: structured content, {len(result.structured):,} bytes.")
@@ -414,5 +414,5 @@ def _rebuild(
 
 
 def _with_meta(meta: Any, about: dict[str, str]) -> dict[str, Any]:
-    known = msgspec.json.decode(meta) if isinstance(meta, Raw) else meta
-    return {**(known if isinstance(known, dict) else {}), TRUNCATION_META_KEY: about}
+    members = msgspec.json.decode(meta) if isinstance(meta, Raw) else meta
+    return {**(members if isinstance(members, dict) else {}), TRUNCATION_META_KEY: about}

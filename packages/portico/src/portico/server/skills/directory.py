@@ -93,10 +93,10 @@ class SkillDirectory:
 
     def skill(self, path: str) -> Skill:
         """Return one skill by the path of its SKILL.md. Raises FileNotFoundError."""
-        place = self._resolve_path(path)
-        if place.name != MANIFEST or place.parent == self.root or self._file(place) is None:
+        skill_path = self._resolve_path(path)
+        if skill_path.name != MANIFEST or skill_path.parent == self.root or self._file(skill_path) is None:
             raise FileNotFoundError(path)
-        return self._skill(place.parent)
+        return self._skill(skill_path.parent)
 
     def _skill(self, path: Path) -> Skill:
         uri = self._uri(path / MANIFEST)
@@ -107,7 +107,7 @@ class SkillDirectory:
                 raise UsageError(f"{path}: a skill must have at most {MAX_SKILL_BYTES:,} bytes, got {size:,}")
             if uri not in files:
                 raise UsageError(f"{path / MANIFEST}: deleted during the scan")
-            seen = {name: self._read_file_info(file, whole=name == uri) for name, file in sorted(files.items())}
+            seen = {name: self._read_file_info(file, complete=name == uri) for name, file in sorted(files.items())}
         except OSError as failure:
             raise UsageError(f"{failure.filename or path}: {failure.strerror or failure}") from None
         described = _validate_frontmatter(seen[uri].frontmatter or {}, path)
@@ -130,14 +130,14 @@ class SkillDirectory:
             raise UsageError(problems[0])
         return result
 
-    def _read_file_info(self, file: Path, *, whole: bool = False) -> _CachedFile:
+    def _read_file_info(self, file: Path, *, complete: bool = False) -> _CachedFile:
         """Return size and digest of a file, and with `whole` its frontmatter. Reads it again only if it has changed."""
         seen = self._seen.get(file)
-        if seen is not None and seen.stamp == _stamp(file.stat()) and (seen.frontmatter is not None or not whole):
+        if seen is not None and seen.stamp == _stamp(file.stat()) and (seen.frontmatter is not None or not complete):
             return seen
         data, stamp = self._bytes(file)
         described = None
-        if whole:
+        if complete:
             try:
                 described = frontmatter.parse_frontmatter(data.decode())
             except UnicodeDecodeError:
@@ -172,15 +172,15 @@ class SkillDirectory:
             is_valid = False
         if not is_valid:
             raise FileNotFoundError(path)
-        place = self.root.joinpath(*names)
+        resolved = self.root.joinpath(*names)
         try:
-            real = place.parent.resolve(strict=True)
+            real = resolved.parent.resolve(strict=True)
         except (OSError, RuntimeError, ValueError):
             raise FileNotFoundError(path) from None
-        above = [place, *place.parents][: len(names)]
-        if real != place.parent or all(self._file(item / MANIFEST) is None for item in above):
+        above = [resolved, *resolved.parents][: len(names)]
+        if real != resolved.parent or all(self._file(item / MANIFEST) is None for item in above):
             raise FileNotFoundError(path)
-        return place
+        return resolved
 
     def _uri(self, path: Path) -> str:
         try:
@@ -203,11 +203,11 @@ class SkillDirectory:
 
     def children(self, path: str) -> list[Definition]:
         """Return the entries of one directory, not recursively. Raises NotADirectoryError."""
-        place = self._resolve_path(path)
-        if not _is_folder(place):
+        directory = self._resolve_path(path)
+        if not _is_folder(directory):
             raise NotADirectoryError(path)
         results: list[Definition] = []
-        for child in self._children(place):
+        for child in self._children(directory):
             if _is_hidden(child.name):
                 continue
             if _is_folder(child):
@@ -256,7 +256,7 @@ class SkillDirectory:
         name, described = path.name, None
         if name == MANIFEST:
             try:
-                head = _validate_frontmatter(self._read_file_info(file, whole=True).frontmatter or {}, path.parent)
+                head = _validate_frontmatter(self._read_file_info(file, complete=True).frontmatter or {}, path.parent)
                 name, described = head["name"], head["description"]
             except (OSError, UsageError):
                 pass  # no longer a skill, but still a file

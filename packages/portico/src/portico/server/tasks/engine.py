@@ -345,7 +345,7 @@ class TaskEngine:
         self._beats += 1
         await asyncio.sleep(min(POLL_SECONDS, self._lease / 3000))
 
-    async def _compare(self, mine: dict[str, JobRun], rows: list[LeaseRow]) -> None:
+    async def _compare(self, own_runs: dict[str, JobRun], rows: list[LeaseRow]) -> None:
         """Reconcile running jobs with the leases in the store. They differ if an event or a reply was lost."""
         for row in rows:
             running = self._running.get(row.id)
@@ -355,7 +355,7 @@ class TaskEngine:
             elif running.waiting and running.job.updated_at != row.updated_at:
                 await self._reload(row.id)
         current = {(row.id, row.runs) for row in rows}
-        for running in mine.values():
+        for running in own_runs.values():
             if (running.lease.id, running.lease.run) not in current and self._running.get(running.lease.id) is running:
                 self._mark_lost(running)
 

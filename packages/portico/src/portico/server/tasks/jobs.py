@@ -132,8 +132,8 @@ def create(tx: Transaction, job: Job, steps: Mapping[str, Raw]) -> Job:
         raise InternalError(f"Rejected: {MAX_OPEN_JOBS_PER_OWNER} tasks are unfinished")
     columns = Job.__struct_fields__
     values = {name: _column(getattr(job, name)) for name in columns}
-    names, places = ", ".join(columns), ", ".join(f":{name}" for name in columns)
-    tx.execute(f"insert into portico_job ({names}) values ({places})", values)
+    names, placeholders = ", ".join(columns), ", ".join(f":{name}" for name in columns)
+    tx.execute(f"insert into portico_job ({names}) values ({placeholders})", values)
     for name, value in steps.items():
         store_step(tx, job.id, name, value)
     tx.publish(JOB_CREATED, job.server)

@@ -410,14 +410,16 @@ class TaskService(Service):
 
 
 @contextmanager
-def _store_errors(what: str) -> Iterator[None]:
+def _store_errors(action: str) -> Iterator[None]:
     """Turn a StoreError into an InternalError that names the failed operation and an error id."""
     try:
         yield
     except StoreError as failure:
         why = "the server's disk is full" if isinstance(failure, DiskFull) else "its store failed"
         error_id = log_internal_error(failure, "tasks").data["errorId"]
-        raise InternalError(f"Internal error: {what}, for {why} (error id {error_id})", {"errorId": error_id}) from None
+        raise InternalError(
+            f"Internal error: {action}, for {why} (error id {error_id})", {"errorId": error_id}
+        ) from None
 
 
 def owner_id(call: Call) -> str:
@@ -430,11 +432,13 @@ def owner_id(call: Call) -> str:
 
 def _principal(call: Call) -> Principal | None:
     """Return the principal in a form that can be stored."""
-    who = call.principal
-    if who is None or isinstance(who, Principal):
-        return who
-    scopes = getattr(who, "scopes", None)
-    return Principal(str(getattr(who, "id", None) or who), None if scopes is None else frozenset(map(str, scopes)))
+    principal = call.principal
+    if principal is None or isinstance(principal, Principal):
+        return principal
+    scopes = getattr(principal, "scopes", None)
+    return Principal(
+        str(getattr(principal, "id", None) or principal), None if scopes is None else frozenset(map(str, scopes))
+    )
 
 
 def _default_ttl(config: TaskConfig) -> int | None:

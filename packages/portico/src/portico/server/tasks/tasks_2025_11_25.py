@@ -60,8 +60,8 @@ def to_create_result(job: Job, poll: float) -> CreateTaskResult:
 
 
 def to_get_result(job: Job, poll: float) -> DetailedTask:
-    got: DetailedTask = to_task(job, poll, DetailedTask)
-    return got
+    task: DetailedTask = to_task(job, poll, DetailedTask)
+    return task
 
 
 def to_call_result(job: Job) -> CallToolResult:

@@ -57,12 +57,12 @@ class ArgumentMapping:
         self._defaults: dict[str, Any] = {}
         visible: dict[str, Any] = {}
         required: list[str] = []
-        was = set(schema.get("required", ()))
+        previously_required = set(schema.get("required", ()))
         for name, described in properties.items():
             change = to_arg_transform(changes.get(name))
             if change.hide:
                 self._hidden.add(name)
-                self._hide_argument(tool, name, change, name in was)
+                self._hide_argument(tool, name, change, name in previously_required)
                 continue
             outward = change.name if isinstance(change.name, str) else name
             if outward in visible:
@@ -71,7 +71,7 @@ class ArgumentMapping:
             visible[outward] = _apply_to_schema(described, change)
             if change.default is not UNSET:
                 self._defaults[name] = change.default
-            if change.required or (name in was and change.default is UNSET):
+            if change.required or (name in previously_required and change.default is UNSET):
                 required.append(outward)
         self.schema: dict[str, Any] = {**schema, "properties": visible, "required": required}
         if not required:
@@ -100,13 +100,13 @@ class ArgumentMapping:
         original = {self._inward.get(name, name): value for name, value in arguments.items()}
         # Security: a hidden argument is often a key or a tenant. Without this check a client could
         # set it under the tool's original name.
-        gone = {*self._hidden, *self._inward.values()} - self._inward.keys()
-        for name in sorted(gone & arguments.keys()):
+        hidden_names = {*self._hidden, *self._inward.values()} - self._inward.keys()
+        for name in sorted(hidden_names & arguments.keys()):
             # Renamed or hidden: clients must not use the original name.
             raise ToolError(f"Unknown argument {name!r}. Accepted: {', '.join(map(repr, self._inward))}.")
-        made = {name: make() for name, make in self._made.items()}
+        values = {name: make() for name, make in self._made.items()}
         # Fixed values last, so that nothing a client sends replaces them.
-        return {**self._defaults, **original, **self._fixed, **made}
+        return {**self._defaults, **original, **self._fixed, **values}
 
     def to_original_json(self, arguments: bytes | Raw) -> Raw:
         """Return encoded arguments under the original names. Anything but an object is passed on for the tool to
@@ -134,17 +134,17 @@ def to_arg_transform(change: Any) -> ArgTransform:
 
 
 def _apply_to_schema(schema: Any, change: ArgTransform) -> Any:
-    made = dict(schema) if isinstance(schema, Mapping) else {}
+    changed = dict(schema) if isinstance(schema, Mapping) else {}
     if change.type is not UNSET:
         # Keywords such as `minimum` belong to the old type and would contradict the new one.
-        remaining = {name: made[name] for name in ("description", "title", "default") if name in made}
-        made = {**schema_of(change.type), **remaining}
+        remaining = {name: changed[name] for name in ("description", "title", "default") if name in changed}
+        changed = {**schema_of(change.type), **remaining}
     if change.description is not UNSET:
-        made["description"] = change.description
+        changed["description"] = change.description
     if change.examples is not UNSET:
-        made["examples"] = change.examples
+        changed["examples"] = change.examples
     if change.default is not UNSET:
-        made["default"] = change.default
+        changed["default"] = change.default
     elif change.required:
-        made.pop("default", None)
-    return made
+        changed.pop("default", None)
+    return changed

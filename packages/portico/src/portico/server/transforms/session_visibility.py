@@ -126,8 +126,8 @@ class SessionVisibility(Middleware):
         # Additional entries go on the first page only.
         if getattr(context.message, "cursor", None) is not None:
             return remaining
-        besides = [item for item in self._find_enabled(context.call, kind) if getattr(item, "template", None) is None]
-        return [*remaining, *(item.definition for item in besides)]
+        enabled = [item for item in self._find_enabled(context.call, kind) if getattr(item, "template", None) is None]
+        return [*remaining, *(item.definition for item in enabled)]
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         name, call = context.message.name, context.call

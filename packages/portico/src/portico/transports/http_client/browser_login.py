@@ -147,12 +147,12 @@ class _RedirectListener:
 
 async def headless_login(url: str, redirect_uri: str) -> str:
     """Follow the redirect of an authorization server that shows no page. For tests and automated logins."""
-    place = HttpUrl(url)
+    parsed = HttpUrl(url)
     pool = HttpConnectionPool()
     try:
-        answer = await pool.send("GET", place, ())
-        location = place.join(answer.headers.get("location", ""))
-        pool.release(place, answer)
+        answer = await pool.send("GET", parsed, ())
+        location = parsed.join(answer.headers.get("location", ""))
+        pool.release(parsed, answer)
     finally:
         await pool.close()
     if answer.status not in (301, 302, 303, 307, 308) or not location.startswith(redirect_uri):

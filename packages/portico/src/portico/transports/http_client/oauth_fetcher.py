@@ -54,12 +54,12 @@ class OAuthFetcher:
     async def _fetch(self, request: FetchRequest) -> FetchResponse:
         url = request.url
         for _ in range(MAX_REDIRECTS):
-            place = HttpUrl(url, await self._resolve_allowed_address(url))
-            answer = await self._pool.send(request.method, place, request.headers, request.body)
+            parsed = HttpUrl(url, await self._resolve_allowed_address(url))
+            answer = await self._pool.send(request.method, parsed, request.headers, request.body)
             try:
                 body = await answer.read(MAX_RESPONSE_BYTES)
             finally:
-                self._pool.release(place, answer)
+                self._pool.release(parsed, answer)
             location = answer.headers.get("location")
             if answer.status not in (301, 302, 303, 307, 308) or location is None:
                 return FetchResponse(answer.status, tuple(answer.headers.items()), body)

@@ -248,9 +248,9 @@ class HttpConnectionPool:
             async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
                 if proxy is not None and location.is_tls:
                     return await self._tunnel(location, proxy)
-                there = proxy or location
+                endpoint = proxy or location
                 connection = await self._open_connection(
-                    there.connect_address, there.port, there.host if there.is_tls else None
+                    endpoint.connect_address, endpoint.port, endpoint.host if endpoint.is_tls else None
                 )
                 if proxy is None:
                     connection.peer = connection.transport.get_extra_info("peername")[0]

@@ -53,11 +53,11 @@ async def http_request(
 
 async def _resolve_allowed_address(url: str, networks: Sequence[str]) -> str:
     """Resolve and check the host of a URL. Return the address to connect to."""
-    place = HttpUrl(url)
-    if not place.is_tls:
+    location = HttpUrl(url)
+    if not location.is_tls:
         raise ConnectError("the URL must use https")
     try:
-        result = await asyncio.get_running_loop().getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+        result = await asyncio.get_running_loop().getaddrinfo(location.host, location.port, type=socket.SOCK_STREAM)
         addresses = [str(address[4][0]) for address in result]
         elsewhere = [address for address in addresses if not _is_in_networks(address, networks)]
         if elsewhere or not addresses:

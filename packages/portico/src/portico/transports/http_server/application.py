@@ -250,17 +250,17 @@ class HttpApplication:
         remaining = {
             path: current_endpoint for path, current_endpoint in current.items() if current_endpoint not in removed
         }
-        made = {
+        added = {
             path: remaining.get(path) or Endpoint(handler, self.settings, self.metrics, self.traffic, self._forbidden)
             for path, handler in handlers.items()
         }
-        for endpoint in made.values():
+        for endpoint in added.values():
             endpoint.stateless.dispatcher.loop = self._loop
             if self.cluster is not None:
                 endpoint.join_cluster(self.cluster)
-        self._endpoints = {self.settings.path: self._endpoints[self.settings.path], **made}
+        self._endpoints = {self.settings.path: self._endpoints[self.settings.path], **added}
         self._routes = dict(self._builtin_routes)
-        for path, endpoint in made.items():
+        for path, endpoint in added.items():
             self._routes |= endpoint.routes(path)
         if removed:
             self._ending.start(self._drain_endpoints(removed, ENDPOINT_DRAIN_SECONDS))

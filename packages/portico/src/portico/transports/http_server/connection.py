@@ -393,9 +393,14 @@ class HttpServerConnection(asyncio.Protocol):
         """Cache the head of a request that arrived in one piece."""
         end = self._chunk.find(b"\r\n\r\n") + 4
         length = len(request.body)
-        whole = self._messages == 1 and len(self._chunk) == end + length and not request.headers.duplicates
+        is_single_chunk = self._messages == 1 and len(self._chunk) == end + length and not request.headers.duplicates
         exact = request.headers.get(b"content-length") == b"%d" % length
-        if whole and exact and end <= MAX_CACHED_HEAD_BYTES and self.application.is_precheck_cacheable(request):
+        if (
+            is_single_chunk
+            and exact
+            and end <= MAX_CACHED_HEAD_BYTES
+            and self.application.is_precheck_cacheable(request)
+        ):
             self._last_head = CachedRequestHead(self._chunk[:end], replace(request, body=b""), length)
 
     # Parser callbacks

@@ -241,8 +241,8 @@ class Endpoint:
         name = request.headers.get(http.SESSION_ID_HEADER, b"").decode("latin-1")
         # A process whose lease expired may have lost the session to another one without knowing it yet
         # (fencing).
-        here = name in self.sessions and not self.cluster.is_lease_expired
-        is_local = not name or here or error_responses.is_modern_request(request)
+        is_ours = name in self.sessions and not self.cluster.is_lease_expired
+        is_local = not name or is_ours or error_responses.is_modern_request(request)
         return not is_local and self.cluster.route_to_owner(self, name, request, writer, again)
 
     async def restore_session(self, id: str, snapshot: SessionSnapshot) -> bool:

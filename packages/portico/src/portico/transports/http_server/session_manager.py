@@ -48,7 +48,7 @@ class _LruSessions:
 
     def oldest(self) -> list[HttpSession]:
         """Return the oldest unused and the oldest used session, if any."""
-        return [next(iter(those.values())) for those in (self._unused, self._used) if those]
+        return [next(iter(group.values())) for group in (self._unused, self._used) if group]
 
 
 class SessionManager:

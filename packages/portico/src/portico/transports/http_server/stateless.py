@@ -110,10 +110,10 @@ class StatelessRequestHandler:
             else:
                 reply.send_keep_alive()
 
-    def end_subscriptions(self, whose: Callable[[Any], bool] = lambda principal: True) -> list[asyncio.Task[Any]]:
+    def end_subscriptions(self, matches: Callable[[Any], bool] = lambda principal: True) -> list[asyncio.Task[Any]]:
         """End all subscriptions, which never end by themselves. Return all active tasks."""
         for reply in self.replies:
-            if not reply.is_active_call and whose(reply.principal):
+            if not reply.is_active_call and matches(reply.principal):
                 reply.end_subscription()
         return [reply.task for reply in self.replies]
 

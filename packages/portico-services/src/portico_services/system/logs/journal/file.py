@@ -49,10 +49,10 @@ _ITEMS: dict[tuple[bool, int], struct.Struct] = {}
 
 
 def _items(compact: bool, count: int) -> struct.Struct:
-    made = _ITEMS.get((compact, count))
-    if made is None:
-        made = _ITEMS[compact, count] = struct.Struct(f"<{count}I" if compact else "<" + "Q8x" * count)
-    return made
+    decoder = _ITEMS.get((compact, count))
+    if decoder is None:
+        decoder = _ITEMS[compact, count] = struct.Struct(f"<{count}I" if compact else "<" + "Q8x" * count)
+    return decoder
 
 
 class EntryArray:
@@ -182,9 +182,9 @@ class JournalFile:
                 self._read_object(at, size, 24)
             except CorruptData:
                 break
-            here = min((size - 24) // self._width, max_items - count)
-            runs.append((count, at + 24, here))
-            count += here
+            item_count = min((size - 24) // self._width, max_items - count)
+            runs.append((count, at + 24, item_count))
+            count += item_count
             # New arrays are always appended behind the existing ones; anything else is a loop.
             if following < at + size:
                 break

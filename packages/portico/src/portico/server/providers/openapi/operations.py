@@ -198,11 +198,11 @@ def to_tool_name(text: str) -> str:
     return name[:MAX_TOOL_NAME_CHARS].rstrip("_") or "operation"
 
 
-def build_description(what: OperationObject) -> str:
-    parts = [part.strip() for part in (what.summary, what.description) if part.strip()]
+def build_description(operation: OperationObject) -> str:
+    parts = [part.strip() for part in (operation.summary, operation.description) if part.strip()]
     if len(parts) == 2 and parts[1].startswith(parts[0].rstrip(".")):
         parts = parts[1:]
-    text = "\n\n".join((*(["Deprecated."] if what.deprecated else []), *parts))
+    text = "\n\n".join((*(["Deprecated."] if operation.deprecated else []), *parts))
     return truncate(text, MAX_DESCRIPTION_CHARS)
 
 

@@ -158,17 +158,17 @@ class OperationTool(Tool):
 
     @cached_property
     def definition(self) -> Definition:  # type: ignore[override]
-        what, shape = self.operation.decode, self.shape
+        operation, shape = self.operation.decode, self.shape
         return Definition(
             name=self.name,
-            title=what.summary.strip() or None,
-            description=build_description(what) or f"{self.operation.method.upper()} {self.operation.path}",
+            title=operation.summary.strip() or None,
+            description=build_description(operation) or f"{self.operation.method.upper()} {self.operation.path}",
             input_schema=shape.input_schema,
             output_schema=translation.wrap_output_schema(shape.output_schema or {})
             if self._wraps_result
             else shape.output_schema,
             annotations=msgspec.convert(method_annotations(self.operation.method), ToolAnnotations),
-            meta=build_meta({"tags": what.tags}) or None,
+            meta=build_meta({"tags": operation.tags}) or None,
         )
 
     @cached_property
@@ -241,8 +241,8 @@ def _content(answer: ApiResponse, kind: str, uri: str) -> CallToolResult:
     if not answer.body:
         block: Any = TextContent(text=f"The API returned {_status(answer.status)}.")
     elif kind.startswith(("image/", "audio/")):
-        made = ImageContent if kind.startswith("image/") else AudioContent
-        block = made(data=b64encode(answer.body).decode(), mime_type=kind)
+        content_class = ImageContent if kind.startswith("image/") else AudioContent
+        block = content_class(data=b64encode(answer.body).decode(), mime_type=kind)
     elif kind.startswith("text/") or kind.endswith("xml"):
         block = TextContent(text=answer.body.decode(errors="replace"))
     else:
@@ -338,9 +338,9 @@ def _valid_tools(tools: Sequence[OperationTool]) -> Sequence[OperationTool]:
 
 
 def _api(document: OpenApiDocument, options: OpenApiServerOptions) -> OpenApiBackend:
-    ways = [name for name in ("base_url", "app", "client") if options.get(name) is not None]
-    if len(ways) > 1 and ways != ["base_url", "app"]:
-        raise UsageError(f"only one of base_url, app and client can be set, got {' and '.join(ways)}")
+    locations = [name for name in ("base_url", "app", "client") if options.get(name) is not None]
+    if len(locations) > 1 and locations != ["base_url", "app"]:
+        raise UsageError(f"only one of base_url, app and client can be set, got {' and '.join(locations)}")
     # Documents are written by others, so their schemas need a complete validator.
     if validation.compile_validator({}) is None:
         raise UsageError("from_openapi requires the package jsonschema-rs: install portico[openapi]")
@@ -356,7 +356,7 @@ def _api(document: OpenApiDocument, options: OpenApiServerOptions) -> OpenApiBac
         _sender(options),
         SecuritySchemes(document, options.get("auth")),
         options.get("variables", {}),
-        not ways,
+        not locations,
         timeout,
         max_response_size,
     )

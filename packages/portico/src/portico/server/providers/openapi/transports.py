@@ -143,18 +143,18 @@ class HttpApiTransport:
     async def _resolve_url(self, url: str) -> HttpUrl:
         if not self._public_only:
             return HttpUrl(url)
-        place = HttpUrl(url)
-        if not place.is_tls:
+        target = HttpUrl(url)
+        if not target.is_tls:
             raise ConnectError("the document's server URL must use https; set base_url to override it")
         try:
-            result = await asyncio.get_running_loop().getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+            result = await asyncio.get_running_loop().getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
             addresses = [str(item[4][0]) for item in result]
             check_addresses(url, addresses, ())
         except OSError:
             raise ConnectError("host not found") from None
         except UnsafeUrl:
             raise ConnectError(
-                f"{place.host} is in a private network; set base_url or allow_private_hosts=True to allow it"
+                f"{target.host} is in a private network; set base_url or allow_private_hosts=True to allow it"
             ) from None
         # Connect to the checked address: resolving again could return a private one (DNS rebinding).
         return HttpUrl(url, addresses[0])

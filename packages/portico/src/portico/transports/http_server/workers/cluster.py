@@ -101,9 +101,9 @@ class WorkerCluster:
         """Join the cluster."""
         self._loop = asyncio.get_running_loop()
         self._socket_dir.open()
-        place = self._config
+        config = self._config
         self._store = rows = await retry_until_ready(
-            partial(open_worker_store, place.store, self.worker_id, place.server, self._keys, place.key)
+            partial(open_worker_store, config.store, self.worker_id, config.server, self._keys, config.key)
         )
         self._lease = WorkerLease(
             partial(self._renew_lease, rows),

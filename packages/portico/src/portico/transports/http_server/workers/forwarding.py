@@ -173,14 +173,14 @@ class RequestForwarder:
             return None
 
     async def _query_worker(
-        self, place: str, worker: str, path: str, principal: Principal | None = None
+        self, address: str, worker: str, path: str, principal: Principal | None = None
     ) -> HttpResponse | None:
         """Query a worker. Raises `TimeoutError` for a stopped process, which accepts data but never responds."""
         request = HttpRequest("GET", path, "", Headers())
         collected = _CapturedResponse()
         sealed = self._signer.sign(ForwardClaims(to=worker, principal=principal), request)
         async with asyncio.timeout(WORKER_QUERY_TIMEOUT_SECONDS):
-            await reverse_proxy.proxy_request(place, request, collected, sealed)
+            await reverse_proxy.proxy_request(address, request, collected, sealed)
         return collected.response
 
     async def forward_to_any(self, request: HttpRequest, writer: ResponseWriter) -> bool:

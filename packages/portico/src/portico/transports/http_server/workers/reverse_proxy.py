@@ -190,11 +190,11 @@ def _ssl_context() -> ssl.SSLContext:
     return ssl.create_default_context(cafile=os.environ.get("PORTICO_ADDRESS_CA"))
 
 
-async def _connect(protocol_factory: Callable[[], ProxiedRequest], place: str) -> tuple[Any, ProxiedRequest]:
+async def _connect(protocol_factory: Callable[[], ProxiedRequest], target: str) -> tuple[Any, ProxiedRequest]:
     loop = asyncio.get_running_loop()
-    if place.startswith("/"):
-        return await loop.create_unix_connection(protocol_factory, place)
-    scheme, _, address = place.rpartition("://")
+    if target.startswith("/"):
+        return await loop.create_unix_connection(protocol_factory, target)
+    scheme, _, address = target.rpartition("://")
     host, _, port = address.rpartition(":")
     context = _ssl_context() if scheme == "https" else None
     async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
@@ -215,7 +215,7 @@ async def proxy_request(
     Returns None if no process accepts it. Raises `WorkerUnreachable` if a local process exists but cannot be reached. A
     GET request is in `open_streams` while it is active.
     """
-    near = address.startswith("/")
+    is_local = address.startswith("/")
     until = time.monotonic() + CONNECT_TIMEOUT_SECONDS
 
     def make_request() -> ProxiedRequest:
@@ -239,7 +239,7 @@ async def proxy_request(
         )
         return None
     except OSError as failure:
-        if near:
+        if is_local:
             # The worker exists, but cannot be reached at the moment.
             raise WorkerUnreachable(str(failure)) from failure
         return None

@@ -91,11 +91,12 @@ def take_over_sessions(sessions: list[OwnedSession], worker: str, tx: Transactio
     for owner in sorted({owner for _, owner in sessions}, key=str):
         if owner not in (None, worker) and _has_lease(owner, tx):
             continue
-        ids = [id for id, held in sessions if held == owner]
+        ids = [id for id, current_owner in sessions if current_owner == owner]
         owner_test = "owner is null" if owner is None else "owner = :owner"
         rows = tx.fetch_all(
             str,
-            f"update portico_session set owner = :worker, used_at = :now where id in :ids and {owner_test} returning id",
+            "update portico_session set owner = :worker, used_at = :now"
+            f" where id in :ids and {owner_test} returning id",
             {"worker": worker, "now": tx.now(), "ids": ids} | ({} if owner is None else {"owner": owner}),
         )
         outcomes |= {(id, owner): True for id in rows}

@@ -124,13 +124,13 @@ class SessionRouter:
         again: RetryCallback,
     ) -> None:
         try:
-            here = await self._resolve_owner(endpoint, id, owner, request, writer)
+            is_local = await self._resolve_owner(endpoint, id, owner, request, writer)
         except (_SessionNotFound, InvalidSessionSnapshot):
             writer.respond(error_responses.error_response(request, 404, "Session not found", request.cors))
         except Exception as failure:
             writer.respond(routing_error_response(request, failure))
         else:
-            if here:
+            if is_local:
                 writer.on_close = None
                 _retry_locally(request, writer, again)
 
@@ -143,8 +143,8 @@ class SessionRouter:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             target = self._owner_cache.get(id, owner)
             # Rows are read in batches, while a worker has to be asked for each session.
-            here = target in self._retiring_workers and await self._try_take_over(endpoint, id, target, "leaving")
-            if not here:
+            is_local = target in self._retiring_workers and await self._try_take_over(endpoint, id, target, "leaving")
+            if not is_local:
                 target = self._owner_cache.get(id, owner)
                 try:
                     outcome = await self._forwarder.forward(target, request, writer)
@@ -159,11 +159,11 @@ class SessionRouter:
                     # Wait until the row is released.
                     self._retiring_workers.add(target)
                     await asyncio.sleep(RETRY_DELAY_SECONDS)
-                here = await self._try_take_over(endpoint, id, target, outcome)
-                if not here and outcome == "gone":
+                is_local = await self._try_take_over(endpoint, id, target, outcome)
+                if not is_local and outcome == "gone":
                     # Wait until the lease has ended.
                     await asyncio.sleep(RETRY_DELAY_SECONDS)
-            if here:
+            if is_local:
                 return True
             if self._sessions.retiring and await self._forwarder.forward_to_any(request, writer):
                 return False

@@ -247,12 +247,12 @@ class WorkerStore:
             raise UsageError(
                 "processes that share a PostgreSQL database need a key outside of it: set PORTICO_ENCRYPTION_KEYS"
             )
-        now, kept = await self._database.read(lambda tx: (tx.now(), _select_keys(server, tx)))
-        if not kept or now - kept[0].created_at > KEY_ROTATION_SECONDS:
-            kept = await self._database.write(partial(_add_key, server))
+        now, stored_keys = await self._database.read(lambda tx: (tx.now(), _select_keys(server, tx)))
+        if not stored_keys or now - stored_keys[0].created_at > KEY_ROTATION_SECONDS:
+            stored_keys = await self._database.write(partial(_add_key, server))
         # A key that other workers may not have loaded yet verifies, but does not sign.
-        propagated = [row for row in kept if now - row.created_at > KEY_PROPAGATION_SECONDS] or kept[-1:]
-        ordered = (*propagated, *(row for row in kept if row not in propagated))
+        propagated = [row for row in stored_keys if now - row.created_at > KEY_PROPAGATION_SECONDS] or stored_keys[-1:]
+        ordered = (*propagated, *(row for row in stored_keys if row not in propagated))
         return [_derive_key(root, server, row) for root in roots for row in ordered]
 
     # Workers
@@ -374,8 +374,8 @@ def _add_key(server: str, tx: Transaction) -> list[SigningKeyRow]:
     """Add a key unless another process just added one, and delete keys that no longer verify anything."""
     tx.advisory_lock("portico fleet keys")
     now = tx.now()
-    kept = _select_keys(server, tx)
-    if not kept or now - kept[0].created_at > KEY_ROTATION_SECONDS:
+    stored_keys = _select_keys(server, tx)
+    if not stored_keys or now - stored_keys[0].created_at > KEY_ROTATION_SECONDS:
         tx.execute(
             "insert into portico_fleet_key (id, server, secret, created_at) values (?, ?, ?, ?)",
             (os.urandom(8).hex(), server, os.urandom(32).hex(), now),
