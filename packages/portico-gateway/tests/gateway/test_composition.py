@@ -10,6 +10,7 @@ import pytest
 from portico import Client, Server, Service
 from portico.protocol.errors import UsageError
 from portico_gateway import Gateway
+from portico_gateway.hub.server_gateway import ServerGateway
 
 
 def echo(name: str = "echo") -> Server:
@@ -68,3 +69,9 @@ async def test_an_upstream_is_added_and_removed_by_its_alias() -> None:
     assert await tools(gateway) == set()
     with pytest.raises(UsageError, match=r"unknown upstream 'one' \(known: none\)"):
         gateway.remove_upstream("one")
+
+
+@pytest.mark.parametrize("gateway", [Gateway, ServerGateway])
+def test_gateways_override_no_member_of_a_server(gateway: type[Server]) -> None:
+    own = {name for cls in gateway.__mro__[: gateway.__mro__.index(Server)] for name in vars(cls)}
+    assert {name for name in own if hasattr(Server, name) and not name.startswith("__")} == set()

@@ -421,7 +421,7 @@ def test_faces_are_below_the_path_of_their_server(server: Server) -> None:
             Namespace(transport="http", path=path, face=None, view=None, store=None, data=None),
             ToolSearchConfig(),
         )
-        assert found in other.endpoints()
+        assert found in other.endpoints
 
 
 # Faces of views
@@ -453,7 +453,7 @@ async def test_code_mode_over_a_view_finds_and_runs_only_its_tools(gateway: Gate
         Namespace(transport="http", path="/mcp", face=None, view=None, store=None, data=None),
         ToolSearchConfig(),
     )
-    search, code = (gateway.endpoints()[f"/mcp/ops/{name}"] for name in ("search", "code"))
+    search, code = (gateway.endpoints[f"/mcp/ops/{name}"] for name in ("search", "code"))
     async with gateway.lifespan():
         async with Client(search, principal=ANN, protocol_version=revision) as ann:
             found = (await ann.call_tool("find_tools", {"queries": ["remove everything", "what it costs"]})).text

@@ -11,7 +11,7 @@ from portico.protocol.meta import NO_CAPABILITIES, Implementation
 from portico.protocol.versions import FIRST_MODERN_VERSION
 from portico.rpc.call import Call
 from portico.transports.handshake import ClientIdentity
-from portico.transports.request_meta import RequestMetaEncoder, strip_connection_meta
+from portico.transports.upstream import RequestMetaEncoder, strip_connection_meta
 
 
 @pytest.mark.parametrize("name", ["_meta", "_m\\u0065ta"])

@@ -1,6 +1,6 @@
 """Gateway: many servers behind one endpoint.
 
-A Gateway is a Server and thus a Handler; it is independent of transports.
+A Gateway is a Server whose provider are its upstreams; it is independent of transports.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import ChainMap
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,10 +16,9 @@ import msgspec
 
 from portico._lazy import LazyModule
 from portico.protocol.errors import UsageError
-from portico.protocol.header_params import HeaderParam
 from portico.protocol.lifecycle import DiscoverResult
 from portico.rpc import supervision
-from portico.rpc.call import Call, get_capabilities
+from portico.rpc.call import Call
 from portico.rpc.supervision import BackgroundTasks
 from portico.secret_references import SecretResolver
 from portico.server.apps import ForwardedAppsExtension
@@ -28,11 +26,11 @@ from portico.server.policy import settings as access
 from portico.server.policy.interfaces import Kind, QualifiedName
 from portico.server.providers.naming import normalize_alias
 from portico.server.registry.catalog import KIND_BY_METHOD
-from portico.server.registry.service import MethodHandler
+from portico.server.registry.service import MethodHandler, Service
 from portico.server.results.service import ResultLimits
 from portico.server.results.settings import DEFAULT_MAX_TOKENS, find_result_limits
-from portico.server.server import Server, ToolSearchConfig
-from portico.transports.targets import InProcessTarget, UrlTarget, parse_target
+from portico.server.server import Server, ServerOperations, ToolSearchConfig
+from portico.transports.targets import UrlTarget, parse_target
 from portico.transports.upstream import Upstream
 from portico_gateway.gateway import status
 from portico_gateway.gateway.catalog_cache import CatalogCache
@@ -86,8 +84,22 @@ def _find_connect_account(upstream: UpstreamProvider) -> Any:
     return connecting_module
 
 
+class DiscoveryService(Service):
+    """Answers server/discover when the upstreams are listed, because they determine the capabilities."""
+
+    name = "portico/gateway-discovery"
+    internal = True
+
+    def __init__(self, discover: Callable[[MethodHandler, Call], Any]) -> None:
+        super().__init__()
+        self._discover = discover
+
+    def wrap_method(self, method: str, handler: MethodHandler) -> MethodHandler:
+        return partial(self._discover, handler) if method == "server/discover" else handler
+
+
 class Gateway(Server):
-    """Many servers behind one endpoint.
+    """Many servers behind one endpoint: a Server whose provider are its upstreams.
 
     `Gateway({"files": ["npx", "…"], "weather": "https://…/mcp", "notes": notes_server})`, or `Gateway.load(path)`. An
     upstream is anything that a Client accepts: a URL, a command, a `module:object`, a Server or any Handler. Component
@@ -129,9 +141,12 @@ class Gateway(Server):
             self.state_sealer,
             self.component_qualified_name,
             self.first_list_seconds,
+            self._add_upstream,
+            self.remove_upstream,
             self.pins.unapproved_reason,
         )
         self.provider = self._router
+        self.operations = _GatewayOperations(self)
         self._tasks = GatewayTasks(
             lambda: self._router.upstreams,
             TaskIdCodec(self.state_sealer),
@@ -139,7 +154,12 @@ class Gateway(Server):
             self._router.expose_result,
         )
         self._router.tasks = self._tasks
-        for service in (GatewaySkills(lambda: self._router), ForwardedAppsExtension(), self._tasks):
+        for service in (
+            GatewaySkills(lambda: self._router),
+            ForwardedAppsExtension(),
+            self._tasks,
+            DiscoveryService(self._discover),
+        ):
             self._add_service(service)
         tokens = self.max_result_tokens if max_result_tokens is None else max_result_tokens
         if tokens:
@@ -282,14 +302,12 @@ class Gateway(Server):
         finally:
             self._draining.discard(upstream)
 
-    def _builtin_handlers(self) -> dict[str, MethodHandler]:
-        return {**super()._builtin_handlers(), "server/discover": self._discover}
-
-    async def _discover(self, call: Call) -> DiscoverResult:
+    async def _discover(self, handler: MethodHandler, call: Call) -> DiscoverResult:
         """Answer server/discover. The capabilities depend on the upstreams, so it waits for them like a first list."""
         await self._router.wait_until_listed(call=call)
         self.update_capabilities()
-        return self.methods.discover(call)
+        result: DiscoverResult = handler(call)
+        return result
 
     def update_capabilities(self) -> None:
         """Update the declared capabilities from those that the upstreams are known to have."""
@@ -322,30 +340,6 @@ class Gateway(Server):
             raise UsageError(f"unknown view {name!r}")
         self.remove_endpoint(view.settings.path)
         self._router.remove_view(view)
-
-    def mount(self, server: Any, namespace: str | None = None) -> None:
-        """Mount another server, as `Server.mount` does.
-
-        It becomes an upstream and can be configured and observed as one. Its alias is `namespace`, or its own name.
-        """
-        if server is self:
-            raise UsageError("a server cannot be mounted in itself")
-        target = parse_target(server)
-        info = get_capabilities(target.handler).info if isinstance(target, InProcessTarget) else None
-        alias = namespace or ("mount" if info is None else info.name)
-        self._add_upstream(make_upstream_settings(alias, target, {"prefix": f"{namespace}_" if namespace else ""}))
-
-    def unmount(self, target: Any) -> None:
-        """Unmount a target that was mounted."""
-        for alias, upstream in list(self._router.upstreams.items()):
-            if upstream.settings.target == parse_target(target):
-                self.remove_upstream(alias)
-
-    @property
-    def header_params(self) -> Mapping[str, Sequence[HeaderParam]]:
-        return ChainMap(
-            cast("dict[str, Sequence[HeaderParam]]", self.registry.header_params), self._router.table.mirrored_headers
-        )
 
     @property
     def name_conflicts(self) -> list[str]:
@@ -395,13 +389,6 @@ class Gateway(Server):
         owners = self._router.may_own(names)
         return {owner.alias: why for owner in owners if (why := owner.listing_problem(self._connect_seconds))}
 
-    def is_settled(self) -> bool:
-        """Return whether every upstream was tried at least once. Starts the first attempts that are due."""
-        awaited = [item for item in self._router.upstreams.values() if item.is_being_awaited]
-        for upstream in awaited:
-            upstream.start_refresh()
-        return not awaited
-
     def iter_components(self) -> Iterator[tuple[Kind, QualifiedName]]:
         """Iterate over all components with their owners: this server's own and those that the upstreams listed."""
         for method, kind in KIND_BY_METHOD.items():
@@ -444,28 +431,6 @@ class Gateway(Server):
         """Iterate over the open connections, each with the alias of its upstream."""
         for alias, upstream in self._router.upstreams.items():
             yield from ((alias, lane.connection) for lane in upstream.connections)
-
-    def readiness(self) -> dict[str, str]:
-        return status.readiness(self.status())
-
-    def conditions(self) -> dict[str, str]:
-        """Return whether the configuration file is applied.
-
-        An invalid file does not take a server out of rotation that works with the previous configuration.
-        """
-        return {} if self._watch_config is None else {"configuration": self._watch_config.status.describe()}
-
-    def render_metrics(self) -> list[str]:
-        reload = ReloadStatus() if self._watch_config is None else self._watch_config.status
-        counts = {
-            "portico_gateway_configuration_not_applied": int(reload.not_applied_since is not None),
-            "portico_gateway_reload_failures_total": reload.failures,
-            "portico_gateway_name_conflicts": len(self.name_conflicts),
-            "portico_gateway_unapproved_entries": len(self._router.table.unapproved),
-            "portico_gateway_suspended_calls": len(self._bridge),
-        }
-        tallies = {alias: upstream.stats for alias, upstream in self._router.upstreams.items()}
-        return status.render_metrics(self.status(), tallies, counts)
 
     @asynccontextmanager
     async def _lifespan(self) -> AsyncIterator[None]:
@@ -539,6 +504,45 @@ class Gateway(Server):
         self._bridge.expire_stale()
         for upstream in list(self._router.upstreams.values()):
             await upstream.connections.close_idle(time.monotonic())
+
+
+class _GatewayOperations(ServerOperations):
+    """Operational interface of a gateway: the state of its upstreams and of its configuration."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        super().__init__(gateway)
+        self._gateway = gateway
+
+    def readiness(self) -> Mapping[str, str]:
+        return status.readiness(self._gateway.status())
+
+    def is_settled(self) -> bool:
+        """Return whether every upstream was tried at least once. Starts the first attempts that are due."""
+        awaited = [item for item in self._gateway._router.upstreams.values() if item.is_being_awaited]
+        for upstream in awaited:
+            upstream.start_refresh()
+        return not awaited
+
+    def conditions(self) -> Mapping[str, str]:
+        """Return whether the configuration file is applied.
+
+        An invalid file does not take a server out of rotation that works with the previous configuration.
+        """
+        watch = self._gateway._watch_config
+        return {} if watch is None else {"configuration": watch.status.describe()}
+
+    def render_metrics(self) -> Sequence[str]:
+        gateway, router, watch = self._gateway, self._gateway._router, self._gateway._watch_config
+        reload = ReloadStatus() if watch is None else watch.status
+        counts = {
+            "portico_gateway_configuration_not_applied": int(reload.not_applied_since is not None),
+            "portico_gateway_reload_failures_total": reload.failures,
+            "portico_gateway_name_conflicts": len(gateway.name_conflicts),
+            "portico_gateway_unapproved_entries": len(router.table.unapproved),
+            "portico_gateway_suspended_calls": len(gateway._bridge),
+        }
+        tallies = {alias: upstream.stats for alias, upstream in router.upstreams.items()}
+        return status.render_metrics(gateway.status(), tallies, counts)
 
 
 def _apply_each(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import ChainMap
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -21,19 +22,21 @@ from portico.protocol.errors import (
     ResourceNotFound,
     ToolError,
 )
+from portico.protocol.header_params import HeaderParam
 from portico.protocol.methods import INPUT_REQUIRED_METHODS, as_input_required, is_minimal_call
 from portico.protocol.subscriptions import SubscriptionFilter
 from portico.protocol.tools import CallToolParams, ToolAnnotations
 from portico.protocol.versions import FIRST_MODERN_VERSION
 from portico.rpc.attribution import attribute_all
-from portico.rpc.call import Call, ServerView
+from portico.rpc.call import Call, ServerView, get_capabilities
 from portico.rpc.client_requests import to_capability_error
 from portico.server.context.request_state import RequestStateSealer, request_binding
 from portico.server.policy.interfaces import RESULTS_OWNER, Kind, QualifiedName
-from portico.server.providers.base import Provider
+from portico.server.providers.base import HeaderParams, Provider
 from portico.server.registry.caller_view import CallerView
 from portico.server.registry.catalog import Catalog
-from portico.transports.request_meta import is_connection_meta
+from portico.transports.targets import InProcessTarget, parse_target
+from portico.transports.upstream import is_connection_meta
 from portico_gateway.gateway.catalog_entries import LIST_METHODS, get_annotations, object_decoder, translate_result
 from portico_gateway.gateway.pagination import PageCache
 from portico_gateway.gateway.routing_table import (
@@ -43,6 +46,7 @@ from portico_gateway.gateway.routing_table import (
     RoutingTable,
     UpstreamRoute,
 )
+from portico_gateway.gateway.settings import UpstreamSettings, make_upstream_settings
 from portico_gateway.gateway.subscriptions import ChangePublisher, GatewaySubscriptions
 from portico_gateway.gateway.tasks import GatewayTasks
 from portico_gateway.gateway.upstream import DetachHandler, UpstreamProvider, UpstreamResponse
@@ -53,7 +57,10 @@ MAX_ROUTING_TABLES = 100
 
 
 class UpstreamRouter(Provider):
-    """Provider that exposes the upstreams of a gateway. `publish` receives change notifications."""
+    """Provider that exposes the upstreams of a gateway.
+
+    `publish` receives change notifications; `add` and `remove` add and remove an upstream.
+    """
 
     def __init__(
         self,
@@ -61,9 +68,12 @@ class UpstreamRouter(Provider):
         seal: RequestStateSealer,
         qualify: Callable[[Any], QualifiedName],
         first_seconds: float,
+        add: Callable[[UpstreamSettings], None],
+        remove: Callable[[str], None],
         unapproved_reason: ApprovalCheck = lambda alias, method, entry: "",
     ) -> None:
         self._seal = seal
+        self._add, self._remove = add, remove
         self._held = unapproved_reason
         # Tasks of the upstreams.
         self.tasks: GatewayTasks | None = None
@@ -87,6 +97,24 @@ class UpstreamRouter(Provider):
 
     def __len__(self) -> int:
         return len(self.upstreams)
+
+    def mount(self, target: Any, namespace: str | None) -> None:
+        """Add a target as an upstream, which can be configured and observed as one.
+
+        Its alias is `namespace`, or its own name.
+        """
+        parsed = parse_target(target)
+        info = get_capabilities(parsed.handler).info if isinstance(parsed, InProcessTarget) else None
+        alias = namespace or ("mount" if info is None else info.name)
+        self._add(make_upstream_settings(alias, parsed, {"prefix": f"{namespace}_" if namespace else ""}))
+
+    def unmount(self, target: Any) -> None:
+        for alias, upstream in list(self.upstreams.items()):
+            if upstream.settings.target == parse_target(target):
+                self._remove(alias)
+
+    def add_header_params(self, own: HeaderParams) -> HeaderParams:
+        return ChainMap(cast("dict[str, Sequence[HeaderParam]]", own), self.table.mirrored_headers)
 
     def set_order(self, aliases: list[str]) -> None:
         """Order the upstreams as in the file. The first one wins a name conflict."""

@@ -15,11 +15,12 @@ from portico.protocol.errors import InternalError, PorticoError
 from portico.protocol.lifecycle import DiscoverResult
 from portico.protocol.meta import NO_CAPABILITIES, ClientCapabilities, Implementation
 from portico.rpc.call import Call, HandlerWrapper
+from portico.server.registry.service import MethodHandler
 from portico.transports.process import ProcessTransport
 from portico.transports.targets import CommandTarget, InProcessTarget
 from portico_gateway.gateway.catalog_cache import CatalogCache
 from portico_gateway.gateway.connection import SessionClient
-from portico_gateway.gateway.gateway import Gateway
+from portico_gateway.gateway.gateway import DiscoveryService, Gateway
 from portico_gateway.gateway.settings import make_upstream_settings
 from portico_gateway.gateway.upstream import UpstreamProvider
 from portico_gateway.hub.settings import ServerCommand
@@ -101,6 +102,7 @@ class ServerGateway(Gateway):
             }
             self._add_upstream(replace(make_upstream_settings(command.name, target, options), is_lazy=True))
             self._router.upstreams[command.name].connections.client = client
+        self._add_service(DiscoveryService(self._describe_servers))
         # The user of a host is the operator of its servers.
         self.serve_operator()
 
@@ -108,8 +110,9 @@ class ServerGateway(Gateway):
     def providers(self) -> list[UpstreamProvider]:
         return list(self._router.upstreams.values())
 
-    async def _discover(self, call: Call) -> DiscoverResult:
-        result = await super()._discover(call)
+    async def _describe_servers(self, handler: MethodHandler, call: Call) -> DiscoverResult:
+        """Answer server/discover like the servers themselves, or with an error if none of them could be started."""
+        result: DiscoverResult = await handler(call)
         self._check_started()
         features = [upstream.features for upstream in self.providers]
         if len(features) == 1:

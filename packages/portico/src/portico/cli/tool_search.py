@@ -69,7 +69,7 @@ def _mount_endpoints(
     """Add the modes below the path: a reverse proxy may forward nothing else."""
     for name in TOOL_SEARCH_MODES:
         endpoint = f"{path.rstrip('/')}/{name}"
-        if endpoint not in server.endpoints():
+        if endpoint not in server.endpoints:
             always = [] if config.brief else config.always
             _add_endpoint(
                 server, name, endpoint, partial(_create_handler, name, server, part, arguments, config, always), part

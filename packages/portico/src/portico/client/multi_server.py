@@ -45,7 +45,6 @@ from portico.rpc.call import Call
 from portico.server.providers.base import MountedProviders
 from portico.server.providers.naming import MAX_NAME_CHARS, PREFIX, exposed_name, normalize_alias
 from portico.server.registry.catalog import KIND_BY_METHOD
-from portico.server.registry.service import MethodHandler
 from portico.server.server import Server
 from portico.transports.handshake import ClientIdentity
 from portico.transports.http_client.pool import HttpConnectionPool
@@ -521,7 +520,7 @@ class MultiServer(Server):
         pool: Callable[[], HttpConnectionPool] = HttpConnectionPool,
     ) -> None:
         super().__init__(name)
-        self.provider = self.mounts = _ServerMounts(self.subscriptions.broadcast)
+        self.provider = _ServerMounts(self.subscriptions.broadcast, self.lifespans)
         # How long the client waited on opening; reported as the reason why a server is missing.
         self._connect_seconds: float | None = None
         self._connections = [ServerConnection(entry, client, timeout, pool, self._lists_changed) for entry in entries]
@@ -543,9 +542,6 @@ class MultiServer(Server):
             raise UsageError(f"{path}: {mistake}") from None
         return cls(entries, client, name=Path(path).stem, **options)
 
-    def _builtin_handlers(self) -> dict[str, MethodHandler]:
-        return {**super()._builtin_handlers(), "server/discover": self._discover}
-
     def _discover(self, call: Call) -> DiscoverResult:
         """Declare the tasks extension, because tasks of 2026-07-28 are forwarded (see `start`).
 
@@ -562,7 +558,7 @@ class MultiServer(Server):
         if able is not None and EXTENSION in able:
             # Mounts forward tasks only for callers that track them, as the client does.
             call.reply.tracks_tasks = True
-        return super().start(call)
+        return self._discover(call) if call.method == "server/discover" else super().start(call)
 
     @asynccontextmanager
     async def _connections_lifespan(self) -> AsyncIterator[None]:

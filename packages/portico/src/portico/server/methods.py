@@ -162,5 +162,5 @@ class ServerMethods:
     def _seen_by(self, call: Call) -> Callable[[str], bool] | None:
         """Return a predicate for the resources that the caller may be notified of; None: all of them."""
         server = self._server
-        some = call.facet is not None or server.has_access_policy or server.mounts
+        some = call.facet is not None or server.has_access_policy or server.provider.hides_resources
         return server.ownership.visible_resources(call) if some else None

@@ -22,7 +22,7 @@ from portico.protocol.prompts import ListPromptsResult
 from portico.protocol.resources import ListResourcesResult, ListResourceTemplatesResult
 from portico.protocol.tools import CallToolParams, ListToolsResult, ToolAnnotations
 from portico.protocol.versions import LATEST_PROTOCOL_VERSION
-from portico.rpc.call import Call, ComponentDirectory, Handler, HandlerMiddleware, Operations, get_capabilities
+from portico.rpc.call import Call, ComponentDirectory, Handler, HandlerMiddleware, Operations
 from portico.server import run as running
 from portico.server.components.prompts import Prompt
 from portico.server.components.resources import Resource
@@ -39,7 +39,7 @@ from portico.server.components.validation import (
 )
 from portico.server.context.current import CurrentCall
 from portico.server.methods import ServerMethods
-from portico.server.providers.base import TASK_METHODS, MountedProviders, Provider
+from portico.server.providers.base import MountedProviders, Provider
 from portico.server.registry.catalog import PAGE_SIZE, Catalog, ListCursorCodec
 from portico.server.registry.lifespans import LifespanManager
 from portico.server.registry.registration import (
@@ -116,7 +116,22 @@ DEFAULT_CAPABILITIES: dict[str, Any] = {
 }
 
 
-class Server(Registrar, ComponentDirectory, Operations):
+class ServerOperations(Operations):
+    """Operational interface of a server for the transports that serve it."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def endpoints(self) -> Mapping[str, Handler]:
+        return self._server.endpoints
+
+    def on_rejected_request(self, status: int, reason: str, address: str | None) -> None:
+        policy = self._server.policy
+        if policy is not None and policy.audit_hook is not None:
+            policy.audit_hook.on_rejected(status, reason, address)
+
+
+class Server(Registrar, ComponentDirectory):
     """An MCP server: register components with the decorators, then call `run()`.
 
     A Server is a Handler. It implements protocol version 2026-07-28; for the earlier, handshake-based versions the
@@ -232,13 +247,15 @@ class Server(Registrar, ComponentDirectory, Operations):
         self.disabled: list[Component] = []
         # Per-session visibility rules, created with the first rule.
         self.session_visibility: Any = None
-        self._endpoints: dict[str, Handler] = {}
+        # Handlers at additional paths: see `add_endpoint`.
+        self.endpoints: dict[str, Handler] = {}
+        # How transports observe this server: its dependencies, its metrics.
+        self.operations: Operations = ServerOperations(self)
         # The handler that clients talk to: a tool search view if one is configured, otherwise this server.
         self.public_handler: Handler = self
         self.tool_search = ToolSearchConfig()
-        self.mounts = MountedProviders(self.subscriptions.broadcast)
         # Answers for components that this server does not own.
-        self.provider: Provider = self.mounts
+        self.provider: Provider = MountedProviders(self.subscriptions.broadcast, self.lifespans)
         # Enforces access rules, rate limits and audit; created when one of them is configured.
         self.policy: PolicyEnforcer | None = None
         hints, hints_by_method = resolve_cache_hints(cache)
@@ -255,34 +272,25 @@ class Server(Registrar, ComponentDirectory, Operations):
         self.tools, self.prompts = self.registry.tools, self.registry.prompts
         self.resources, self.templates = self.registry.resources, self.registry.templates
         self.methods = ServerMethods(self, hints, hints_by_method)
-        self._answers = self._unprotected = self._builtin_handlers()
+        self._answers = self._unprotected = self.methods.build_handlers(self._call_tool)
         self._link()
 
     def _extend(self) -> None:
         """Rebuild the method handlers and the advertised extensions from the services that are registered now."""
-        answers = {**self._builtin_handlers(), **self.service_registry.method_handlers()}
-        if self.mounts:
+        answers = {**self.methods.build_handlers(self._call_tool), **self.service_registry.method_handlers()}
+        for method in self.provider.task_methods:
             # Task ids of mounted servers are routed to their mount, so mounts wrap these methods even without own
             # tasks.
-            answers |= {
-                method: partial(self.mounts.wrap_task_method, answers.get(method, self._reject_unknown_method))
-                for method in TASK_METHODS
-            }
+            own = answers.get(method, self._reject_unknown_method)
+            answers[method] = partial(self.provider.wrap_task_method, own)
         self._unprotected = self._answers = self.service_registry.wrap_handlers(answers)
         if self.policy is not None:
             self._answers = self.policy.wrap_handlers(answers, self.service_registry)
         extensions = {**self._extensions, **self.service_registry.extensions()}
         self.capabilities = replace(self.capabilities, extensions=extensions or None)
 
-    def _builtin_handlers(self) -> dict[str, MethodHandler]:
-        return self.methods.build_handlers(self._call_tool)
-
     @property
     def directory(self) -> ComponentDirectory:
-        return self
-
-    @property
-    def operations(self) -> Operations:
         return self
 
     @property
@@ -429,7 +437,7 @@ class Server(Registrar, ComponentDirectory, Operations):
     @property
     def header_params(self) -> Mapping[str, Sequence[HeaderParam]]:
         """Return the arguments that are also sent as HTTP headers, by tool."""
-        return self.registry.header_params
+        return self.provider.add_header_params(self.registry.header_params)
 
     # Change notifications
 
@@ -504,11 +512,6 @@ class Server(Registrar, ComponentDirectory, Operations):
         """Return whether visible components depend on the caller."""
         return self.policy is not None and self.policy.access_policy is not None
 
-    def on_rejected_request(self, status: int, reason: str, address: str | None) -> None:
-        """Report a request that a transport rejected to the audit hook."""
-        if self.policy is not None and self.policy.audit_hook is not None:
-            self.policy.audit_hook.on_rejected(status, reason, address)
-
     @property
     def catalogs(self) -> dict[str, Catalog[Any]]:
         """Return the catalogs of this server's own components, by list method."""
@@ -532,7 +535,7 @@ class Server(Registrar, ComponentDirectory, Operations):
         """
         if self.policy is None:
             self.policy = enforcement.PolicyEnforcer(self)
-            self.provider.protection = self.mounts.protection = self.policy
+            self.provider.protection = self.policy
         self.policy.configure(access_policy, rate_limiter, audit_hook, self.lifespans)
         if access_policy is not None:
             # Lists now depend on the caller, so shared caches must not store them.
@@ -759,24 +762,18 @@ class Server(Registrar, ComponentDirectory, Operations):
         """
         if server is self:
             raise UsageError("a server cannot be mounted in itself")
-        mount = self.mounts.add(server, namespace)
-        self.lifespans.add(mount, get_capabilities(mount.handler).lifespan)
+        self.provider.mount(server, namespace)
         self._extend()
         self._lists_changed()
 
     def unmount(self, target: Any) -> None:
         """Remove the mounts of a target that were added with `mount`."""
-        for mount in self.mounts.remove(target):
-            self.lifespans.remove(mount)
+        self.provider.unmount(target)
         self._lists_changed()
 
     def _lists_changed(self) -> None:
         for catalog in (self.tools, self.prompts, self.resources):
             catalog.invalidate()
-
-    def endpoints(self) -> Mapping[str, Handler]:
-        """Return the handlers at additional paths, by path."""
-        return self._endpoints
 
     def add_endpoint(self, path: str, handler: Handler) -> None:
         """Serve another Handler, such as a view of this server, at another path of the same port.
@@ -789,17 +786,17 @@ class Server(Registrar, ComponentDirectory, Operations):
                 "endpoint path must start with / and have no query, fragment or escapes, such as /mcp/other; got "
                 f"{path!r}"
             )
-        if path in self._endpoints:
+        if path in self.endpoints:
             raise UsageError(f"endpoint {path} is already registered; remove it first")
         # Assign a new dict instead of mutating: the transport detects the change by identity.
-        self._endpoints = {**self._endpoints, path: handler}
+        self.endpoints = {**self.endpoints, path: handler}
 
     def remove_endpoint(self, path: str) -> None:
         """Remove an endpoint that was added with `add_endpoint`."""
-        if path not in self._endpoints:
+        if path not in self.endpoints:
             raise UsageError(f"cannot remove the endpoint {path}: it does not exist")
-        self._endpoints = {
-            endpoint_path: handler for endpoint_path, handler in self._endpoints.items() if endpoint_path != path
+        self.endpoints = {
+            endpoint_path: handler for endpoint_path, handler in self.endpoints.items() if endpoint_path != path
         }
 
     def add_tool_search_endpoint(self, tool_search: ToolSearchHandler, path: str | None = None) -> None:

@@ -483,7 +483,7 @@ async def test_sessions_do_not_pay_for_each_mount(connect: Connect) -> None:
         await wire.request("resources/subscribe", {"uri": "data://m7/one"})
     listeners = [len(one.subscriptions._listeners) for one in mounted]
     assert listeners == [2 if number == 7 else 1 for number in range(20)]
-    assert len(server.mounts._relays) == 2
+    assert len(server.provider._relays) == 2
     mounted[7].notify_resource_updated("data://one")
     for wire in wires:
         assert (await wire.receive())["params"] == {"uri": "data://m7/one"}
@@ -491,5 +491,5 @@ async def test_sessions_do_not_pay_for_each_mount(connect: Connect) -> None:
         await wire.close()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert not server.mounts._relays
+    assert not server.provider._relays
     assert [len(one.subscriptions._listeners) for one in mounted] == [0] * 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import is_not
@@ -19,6 +19,7 @@ from portico.caching import LruCache
 from portico.protocol import jsonrpc
 from portico.protocol.completion import CompleteParams, PromptReference
 from portico.protocol.errors import ComponentNotFound, InvalidParams, MethodNotFound, PorticoError, ResourceNotFound
+from portico.protocol.header_params import HeaderParam
 from portico.protocol.jsonrpc import EMPTY_RAW
 from portico.protocol.subscriptions import SubscriptionFilter
 from portico.protocol.tools import ToolAnnotations
@@ -26,6 +27,7 @@ from portico.protocol.versions import LATEST_PROTOCOL_VERSION
 from portico.rpc.call import Call, get_capabilities
 from portico.rpc.fair_queue import get_caller_key
 from portico.server.registry.catalog import KIND_BY_METHOD, Catalog
+from portico.server.registry.lifespans import LifespanManager
 
 if TYPE_CHECKING:
     from portico.protocol import uri_template as uris
@@ -51,6 +53,9 @@ _UNLISTED = (3,)
 # Methods for tasks that one of our functions started on a mounted handler.
 TASK_METHODS = ("tasks/get", "tasks/cancel", "tasks/update")
 
+HeaderParams = Mapping[str, Sequence[HeaderParam]]
+"Arguments that are also sent as HTTP headers, by tool."
+
 
 class Provider(ABC):
     """Components that a server does not own: those of its mounts, and in a gateway those of its upstreams.
@@ -68,6 +73,14 @@ class Provider(ABC):
 
     @abstractmethod
     def __len__(self) -> int: ...
+
+    @abstractmethod
+    def mount(self, target: Any, namespace: str | None) -> None:
+        """Add the components of another server, with names in a namespace."""
+
+    @abstractmethod
+    def unmount(self, target: Any) -> None:
+        """Remove the components of a target that was mounted."""
 
     # Resolving
 
@@ -114,6 +127,24 @@ class Provider(ABC):
 
     # Shared by all providers
 
+    @property
+    def task_methods(self) -> Collection[str]:
+        """Return the methods for tasks that `wrap_task_method` answers."""
+        return ()
+
+    @property
+    def hides_resources(self) -> bool:
+        """Return whether resources may be hidden from a caller without a policy."""
+        return False
+
+    def add_header_params(self, own: HeaderParams) -> HeaderParams:
+        """Return the arguments that are also sent as HTTP headers: those of the server's own tools, and of others."""
+        return own
+
+    def wrap_task_method(self, handler: Callable[[Call], Any], call: Call) -> Any:
+        """Answer a request about a task, which may belong to another server."""
+        return handler(call)
+
     async def not_found_error(self, call: Call, kind: str, name: str, catalog: Catalog[Any]) -> ComponentNotFound:
         """Return the error for an unknown name, with similar names that the caller may see."""
         names = await self.visible_names(call, catalog, self.view(call))
@@ -153,8 +184,9 @@ class _SharedRelays(Struct):
 class MountedProviders(Provider):
     """The mounts of one server, in order. Their changes are passed to `publish`."""
 
-    def __init__(self, publish: Callable[[str, str | None], None]) -> None:
+    def __init__(self, publish: Callable[[str, str | None], None], lifespans: LifespanManager) -> None:
         self._publish = publish
+        self._lifespans = lifespans
         # Names that handlers listed, with the list object that they come from; for remote handlers, which may
         # list differently for each caller, with the time of the listing.
         self._listings: LruCache[Any, tuple[Any, frozenset[str]]] = LruCache(MAX_CACHED_LISTINGS)
@@ -172,22 +204,31 @@ class MountedProviders(Provider):
     def __len__(self) -> int:
         return len(self._mounts)
 
-    def add(self, target: Any, prefix: str | None) -> Mount:
+    @property
+    def task_methods(self) -> Collection[str]:
+        return TASK_METHODS if self._mounts else ()
+
+    @property
+    def hides_resources(self) -> bool:
+        return bool(self._mounts)
+
+    def mount(self, target: Any, namespace: str | None) -> None:
         """Mount a target under a prefix, and subscribe it to the changes that clients listen to."""
-        mount: Mount = mounts.Mount(target, mounts.resolve_handler(target), prefix)
+        mount: Mount = mounts.Mount(target, mounts.resolve_handler(target), namespace)
         self._set([*self._mounts, mount])
         # Clients that subscribed before the mount was added expect its changes too.
         for uris, shared in self._relays.items():
             shared.relays[mount] = mount.subscribe(uris, self._publish)
-        return mount
+        self._lifespans.add(mount, get_capabilities(mount.handler).lifespan)
 
-    def remove(self, target: Any) -> list[Mount]:
-        """Remove every mount of a target, and return the removed ones."""
+    def unmount(self, target: Any) -> None:
+        """Remove every mount of a target."""
         removed = [mount for mount in self._mounts if mount.target is target or mount.target == target]
         self._set([mount for mount in self._mounts if mount not in removed])
         for shared in self._relays.values():
             _close_relays([shared.relays.pop(mount) for mount in removed])
-        return removed
+        for mount in removed:
+            self._lifespans.remove(mount)
 
     def _set(self, mounts: list[Mount]) -> None:
         self._mounts = mounts
