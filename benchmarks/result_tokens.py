@@ -16,7 +16,7 @@ import tempfile
 import uuid
 from pathlib import Path
 
-from portico.server.results.token_estimate import estimate_tokens
+from portico.tokens import estimate_tokens
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ["gpt-tokenizer@4.0.0", "@anthropic-ai/tokenizer@0.0.4", "hexo-theme-next@8.29.0"]

@@ -22,9 +22,9 @@ SOURCES = {
     "portico_gateway": ROOT / "packages" / "portico-gateway" / "src" / "portico_gateway",
     "portico_services": ROOT / "packages" / "portico-services" / "src" / "portico_services",
 }
-# Folders of the SDK that handle requests, by page; limits of the command line and the like are not listed.
+# Folders and modules of the SDK that handle requests, by page; limits of the command line and the like are not listed.
 PROTOCOL_FOLDERS = ("auth", "jsonschema", "protocol", "rpc", "transports")
-SERVER_FOLDERS = ("server",)
+SERVER_FOLDERS = ("server", "tokens.py")
 # Tables of a settings file, and the class that reads each.
 TABLES = {
     "[auth]": "portico.auth.settings:AuthSectionSettings",

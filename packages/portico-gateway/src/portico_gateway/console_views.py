@@ -48,12 +48,6 @@ USAGE_CACHE_SECONDS, MAX_CACHED_REPORTS = 10.0, 20
 READ_ONLY = {"readOnlyHint": True}
 # Interval at which the other workers are queried for upstream states while a page displays them.
 REFRESH_SECONDS = 2.0
-OUTCOME_LABELS = {
-    "allow": "allowed",
-    "deny": "denied",
-    "insufficient_scope": "denied: insufficient scope",
-    "confirm": "allowed after confirmation",
-}
 # Used for requests to other workers. The console has already authenticated its user.
 _OPERATOR = Principal("console", scopes=frozenset({"operator"}))
 _KINDS: dict[str, Kind] = {"tool": "tool", "prompt": "prompt", "resource": "resource"}
@@ -284,7 +278,9 @@ class PolicyService(Service):
         except UsageError as failure:
             raise ToolError(str(failure)) from None
         verdict = policy_tests.explain(self._rules, query)
-        return _make_result({"outcome": verdict.outcome, "says": OUTCOME_LABELS[verdict.outcome], "why": verdict.why})
+        return _make_result(
+            {"outcome": verdict.outcome, "says": policy_tests.OUTCOME_LABELS[verdict.outcome], "why": verdict.why}
+        )
 
 
 def _make_result(data: Any) -> ToolResult:

@@ -17,7 +17,7 @@ import pytest
 
 from portico import Client, Context, Server
 from portico.auth import AuthorizationCode, ClientRegistration, OAuth, ResourceServer
-from portico.auth.errors import CredentialsMismatch
+from portico.auth.errors import RegistrationError
 from portico.protocol.client_features import ElicitParams, ElicitResult
 from portico.protocol.errors import InvalidParams, ToolError
 from portico.server.policy import settings as access_settings
@@ -261,7 +261,7 @@ async def test_a_configured_client_is_bound_to_its_first_issuer() -> None:
         await vault._store_client(account, "https://login.example", await vault._client_credentials(account))
         known = await vault._client_credentials(account)
         known.bind_issuer(account.url, "desk", "https://login.example")
-        with pytest.raises(CredentialsMismatch):
+        with pytest.raises(RegistrationError, match="is registered with"):
             known.bind_issuer(account.url, "desk", "https://evil.example")
         # The operator has configured another URL: nothing is known of that one.
         moved = msgspec.structs.replace(account, url="https://notes.example/new")

@@ -16,7 +16,7 @@ from portico.protocol.content import ResourceLink, TextContent
 from portico.protocol.jsonrpc import encode
 from portico.search import ToolSearchServer
 from portico.server.results.settings import MAX_RESULT_SIZE_META_KEY
-from portico.server.results.token_estimate import estimate_tokens
+from portico.tokens import estimate_tokens
 from portico_gateway import Gateway
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")

@@ -13,9 +13,10 @@ import pytest
 from portico.audit import verify_log_file
 from portico_services.system import audit_log, machine, processes, subprocesses
 from portico_services.system.audit_log import AuditLog
-from portico_services.system.errors import AccessDenied, CorruptData, MissingDependency, require_package
+from portico_services.system.errors import CorruptData, MissingDependency, SystemToolError, require_package
 from portico_services.system.service import System
 from portico_services.system.text import escape_controls, escape_controls_deep, path_from_text, path_to_text, truncate
+from support.outcomes import has_outcome
 
 
 def tampered_record(file: Path) -> int | None:
@@ -181,7 +182,7 @@ def test_write_is_refused_without_audit_log(tmp_path: Path, monkeypatch: pytest.
         for _ in range(10):
             service.registry.reg_list()
 
-    with pytest.raises(AccessDenied, match="is full"):
+    with pytest.raises(SystemToolError, check=has_outcome("denied"), match="is full"):
         go_on()
     (tmp_path / "data" / "system-audit.jsonl").unlink()
     service.registry.reg_list()

@@ -49,16 +49,8 @@ _COLLECTION_TYPES = (list, tuple, AbstractSet)
 _VARIABLE = r"\$\{([^{}]*)(\}?)"
 
 
-class InvalidOption(UsageError):
-    """An invalid option; `option` is its name."""
-
-    def __init__(self, message: str, option: str) -> None:
-        super().__init__(message)
-        self.option = option
-
-
 def validate_options(owner: str, options: Mapping[str, Any], schema: type) -> None:
-    """Raise InvalidOption for the first option that is not a key of the TypedDict `schema`, or not of its type."""
+    """Raise UsageError for the first option that is not a key of the TypedDict `schema`, or not of its type."""
     _check(owner, options, schema.__annotations__, partial(_option_type, schema))
 
 
@@ -111,7 +103,7 @@ def validate_fields(struct: Any) -> None:
 def expand_paths(model: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options from a file with `~` and `${NAME}` expanded where their annotations allow a path.
 
-    Raises `InvalidOption` for an unknown variable or user, because the path would be a different one.
+    Raises `UsageError` for an unknown variable or user, because the path would be a different one.
     """
     function = inspect.unwrap(model)
     kinds = {name: _resolve_hint(kind, function.__globals__) for name, kind in function.__annotations__.items()}
@@ -151,14 +143,14 @@ def _expand(option: str, value: Any, kind: Any) -> Any:
 def _expand_path(option: str, text: str) -> str:
     def variable(match: re.Match[str]) -> str:
         if not match[2]:
-            raise InvalidOption(f"{option}: missing }} after ${{ in {text!r}", option)
+            raise UsageError(f"{option}: missing }} after ${{ in {text!r}")
         if match[1] not in os.environ:
-            raise InvalidOption(f"{option}: the environment variable {match[1]!r} in {text!r} is not set", option)
+            raise UsageError(f"{option}: the environment variable {match[1]!r} in {text!r} is not set")
         return os.environ[match[1]]
 
     home = os.path.expanduser(text)
     if text.startswith("~") and home == text:
-        raise InvalidOption(f"{option}: the user in {text!r} does not exist or has no home directory", option)
+        raise UsageError(f"{option}: the user in {text!r} does not exist or has no home directory")
     return re.sub(_VARIABLE, variable, home)
 
 
@@ -169,12 +161,12 @@ def _check(
         if name not in annotations:
             close = argument_issues.closest_names(name, annotations)
             hint = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(sorted(annotations))}"
-            raise InvalidOption(f"{owner}: unknown option {name!r} ({hint})", name)
+            raise UsageError(f"{owner}: unknown option {name!r} ({hint})")
         kind = type_of(name)
         if not matches_type(value, kind):
             preview = repr(value)[:60]
             more = f" (write [{preview}])" if isinstance(value, str) and matches_type([value], kind) else ""
-            raise InvalidOption(f"{owner}: {name}: expected {settings_file.describe(kind)}, got {preview}{more}", name)
+            raise UsageError(f"{owner}: {name}: expected {settings_file.describe(kind)}, got {preview}{more}")
 
 
 @cache

@@ -1,7 +1,6 @@
 # Public names, and the modules that define them. `portico._lazy.attach_stub` reads this file at run time.
 from portico.auth.errors import (
     AuthorizationError as AuthorizationError,
-    CredentialsMismatch as CredentialsMismatch,
     DiscoveryError as DiscoveryError,
     GrantDenied as GrantDenied,
     InvalidRedirect as InvalidRedirect,

@@ -6,7 +6,6 @@ from portico.protocol.errors import error_from_response as error_from_response
 from portico.protocol.json_depth import decode_bounded as decode_bounded, exceeds_depth as exceeds_depth
 from portico.protocol.meta import RequestParams as RequestParams
 from portico.protocol.methods import Method as Method, register_method as register_method
-from portico.protocol.pagination import Paginator as Paginator
 from portico.protocol.prompts import GetPromptParams as GetPromptParams
 from portico.protocol.resources import ReadResourceParams as ReadResourceParams
 from portico.protocol.tasks import TASKS_EXTENSION as TASKS_EXTENSION
@@ -65,7 +64,6 @@ from portico.server.registry.service import CompletionBinding as CompletionBindi
 from portico.server.results.service import ResultLimits as ResultLimits
 from portico.store.data_directory import resolve_data_directory as resolve_data_directory
 from portico.store.database import Database as Database, retry_until_ready as retry_until_ready
-from portico.store.event_bus import Subscription as Subscription
 from portico.store.keys import SigningKeys as SigningKeys
 from portico.store.rows import encode_json_column as encode_json_column
 from portico.store.sqlite_transaction import (

@@ -8,7 +8,7 @@ import pytest
 
 from portico.auth.assertions import SigningKey, generate_key
 from portico.auth.client_registration import ClientRegistration
-from portico.auth.errors import AuthorizationError, CredentialsMismatch, GrantDenied
+from portico.auth.errors import AuthorizationError, GrantDenied, RegistrationError
 from portico.auth.grants import (
     ID_JAG,
     ClientCredentials,
@@ -64,7 +64,7 @@ def test_client_credentials_that_ran_out_are_presented_again(world: Any, issuer:
 
 def test_client_credentials_stay_with_their_issuer(world: Any, issuer: Any) -> None:
     client = ClientRegistration(client_id="me", client_secret="s", issuer="https://other.example")
-    with pytest.raises(CredentialsMismatch):
+    with pytest.raises(RegistrationError, match="is registered with"):
         world.call(world.oauth(ClientCredentials(client)))
     assert not issuer.tokens
 
@@ -186,9 +186,9 @@ def test_a_workloads_identity_stays_with_its_issuer(make: Any) -> None:
     world.call(oauth)
     world.server.document["authorization_servers"] = [other.issuer]
     world.server.accepts = lambda token, operation: False
-    with pytest.raises(CredentialsMismatch):
+    with pytest.raises(RegistrationError, match="is registered with"):
         world.call(oauth)
-    with pytest.raises(CredentialsMismatch):
+    with pytest.raises(RegistrationError, match="is registered with"):
         world.call(world.oauth(WorkloadIdentity("jwt", issuer=one.issuer)))
     assert not other.tokens
 

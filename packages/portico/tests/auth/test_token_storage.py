@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from portico.auth.client_registration import ClientRegistration
-from portico.auth.errors import CredentialsMismatch
+from portico.auth.errors import RegistrationError
 from portico.auth.token_storage import FileStorage, KeyringStorage, MemoryStorage, TokenStorage
 from portico.auth.tokens import Token
 from portico.protocol.errors import UsageError
@@ -92,7 +92,7 @@ def test_a_client_is_bound_once(store: Any) -> None:
     credentials.bind_issuer(SERVER, "me", ONE)
     credentials.bind_issuer(SERVER, "me", ONE)
     credentials.bind_issuer("https://mcp.example/other", "me", OTHER)
-    with pytest.raises(CredentialsMismatch):
+    with pytest.raises(RegistrationError, match="is registered with"):
         TokenStorage(store).bind_issuer(SERVER, "me", OTHER)
 
 

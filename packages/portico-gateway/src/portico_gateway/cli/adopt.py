@@ -28,10 +28,6 @@ BACKUP_SUFFIX, DIGEST_SUFFIX = ".portico-adopt.bak", ".portico-adopt.sha256"
 _BYTE_ORDER_MARK = "\ufeff"
 
 
-class _SkippedEntry(Exception):
-    """A file that is left unchanged, with the reason."""
-
-
 def run(words: list[str]) -> int:
     arguments = parser_for("adopt").parse(words)
     for client in arguments.clients:
@@ -52,7 +48,7 @@ def run(words: list[str]) -> int:
         is_adopted = True
         try:
             (_undo if arguments.undo else _adopt)(client, config_file, path, arguments)
-        except (_SkippedEntry, UsageError) as reason:
+        except UsageError as reason:
             print(f"portico: {client}: {escape_control(str(reason))}", file=sys.stderr)
             status = 1
     if not is_adopted:
@@ -86,7 +82,7 @@ def _adopt(client: str, config_file: ClientConfigFile, path: Path, arguments: ar
             if members:
                 names.append(name)
     except InvalidJsonc as mistake:
-        raise _SkippedEntry(f"{path}, {mistake}; the file was not changed") from None
+        raise UsageError(f"{path}, {mistake}; the file was not changed") from None
     if not names:
         print(f"{client}: nothing to change in {path}")
         return
@@ -147,7 +143,7 @@ def _undo(client: str, config_file: ClientConfigFile, path: Path, arguments: arg
         return
     current, original = _read(path), _read(backup)
     if not _matches(digest, current):
-        raise _SkippedEntry(
+        raise UsageError(
             f"{path} was changed after it was adopted; restoring it would lose the changes; see {backup.name}"
         )
     _print(format_difference(path, current.decode("utf-8-sig"), original.decode("utf-8-sig")))
@@ -167,11 +163,11 @@ def _read(path: Path) -> bytes:
             data = file.read(MAX_FILE_BYTES + 1)
         data.decode("utf-8")
     except OSError as failure:
-        raise _SkippedEntry(f"cannot read {path}: {failure.strerror}") from None
+        raise UsageError(f"cannot read {path}: {failure.strerror}") from None
     except ValueError:
-        raise _SkippedEntry(f"{path} is not UTF-8; it was not changed") from None
+        raise UsageError(f"{path} is not UTF-8; it was not changed") from None
     if len(data) > MAX_FILE_BYTES:
-        raise _SkippedEntry(f"{path} exceeds {MAX_FILE_BYTES} bytes")
+        raise UsageError(f"{path} exceeds {MAX_FILE_BYTES} bytes")
     return data
 
 
@@ -180,7 +176,7 @@ def _replace(path: Path, before: bytes, after: bytes) -> None:
     backup, digest = (path.with_name(path.name + suffix) for suffix in (BACKUP_SUFFIX, DIGEST_SUFFIX))
     mode = path.stat().st_mode & 0o777
     if backup.exists() and not _matches(digest, before):
-        raise _SkippedEntry(
+        raise UsageError(
             f"{backup.name} exists, but {path} was changed since; remove the backup if you no longer need it"
         )
     # Adopted again, for example with a new server: the backup stays the file without the hub.
@@ -199,7 +195,7 @@ def _create(path: Path, data: bytes, mode: int) -> None:
     try:
         create_file(str(path), data.decode(), mode)
     except OSError as failure:
-        raise _SkippedEntry(f"cannot write {path}: {failure.strerror}") from None
+        raise UsageError(f"cannot write {path}: {failure.strerror}") from None
 
 
 def _write(path: Path, before: bytes, after: bytes) -> None:
@@ -211,9 +207,9 @@ def _write(path: Path, before: bytes, after: bytes) -> None:
         # The umask must not make the file less accessible than it was.
         os.chmod(temporary, mode)
         if _read(path) != before:
-            raise _SkippedEntry(f"{path} was changed by another program and was not overwritten; try again")
+            raise UsageError(f"{path} was changed by another program and was not overwritten; try again")
         os.replace(temporary, path)
     except OSError as failure:
-        raise _SkippedEntry(f"cannot write {path}: {failure.strerror}") from None
+        raise UsageError(f"cannot write {path}: {failure.strerror}") from None
     finally:
         temporary.unlink(missing_ok=True)

@@ -21,13 +21,6 @@ from portico.settings_file import locate_errors, read_tables
 from portico_gateway.policy import policy_tests
 from portico_gateway.policy.engine import PolicyEngine
 
-_SAYS = {
-    "allow": "allowed",
-    "deny": "denied",
-    "insufficient_scope": "denied: insufficient scope",
-    "confirm": "allowed after confirmation",
-}
-
 
 def run(words: list[str]) -> int:
     arguments = parser_for("policy").parse(words)
@@ -59,7 +52,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     else:
         for line in verdict.why:
             printer.print_line(line)
-        printer.print_line(f"→ {_SAYS[verdict.outcome]}")
+        printer.print_line(f"→ {policy_tests.OUTCOME_LABELS[verdict.outcome]}")
     printer.flush()
     return 0 if verdict.outcome in ("allow", "confirm") else 1
 

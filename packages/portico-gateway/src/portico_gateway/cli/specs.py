@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from portico.cli.specs.options import DATA, FORMAT, STORE, UPSTREAM_TIMEOUT, limit_option, parse_count, report_format
-from portico.cli.specs.parser import CommandSpec, Option, argument, option
-
-
-def _repeatable(name: str, metavar: str, text: str) -> Option:
-    return option(name, action="append", default=[], metavar=metavar, help=f"{text}; repeatable")
-
+from portico.cli.specs.options import (
+    DATA,
+    FORMAT,
+    STORE,
+    UPSTREAM_TIMEOUT,
+    limit_option,
+    parse_count,
+    repeatable,
+    report_format,
+)
+from portico.cli.specs.parser import CommandSpec, argument, option
 
 FORMS: dict[str, CommandSpec] = {
     "gateway": CommandSpec(
@@ -82,7 +86,7 @@ FORMS: dict[str, CommandSpec] = {
         ),
         {
             "": (
-                _repeatable("--env", "VAR", "environment variable that belongs to the server's configuration"),
+                repeatable("--env", "VAR", "environment variable that belongs to the server's configuration"),
                 option("--cwd", metavar="DIR", help="working directory of the server (default: that of the host)"),
             )
         },
@@ -106,7 +110,7 @@ FORMS: dict[str, CommandSpec] = {
                 ),
                 option("--write", action="store_true", help="apply the changes"),
                 option("--undo", action="store_true", help="restore the files as they were before"),
-                _repeatable("--server", "NAME", "only this server"),
+                repeatable("--server", "NAME", "only this server"),
             )
         },
         "Exit status: 0 success; 1 a file cannot be changed or restored; 2 usage error.",
@@ -122,8 +126,8 @@ FORMS: dict[str, CommandSpec] = {
         ),
         {
             "": (
-                _repeatable("--upstream", "ALIAS", "only this upstream"),
-                _repeatable("--tool", "NAME", "only this tool"),
+                repeatable("--upstream", "ALIAS", "only this upstream"),
+                repeatable("--tool", "NAME", "only this tool"),
                 option("--yes", action="store_true", help="approve without confirmation"),
                 UPSTREAM_TIMEOUT,
                 report_format(),
@@ -161,8 +165,8 @@ FORMS: dict[str, CommandSpec] = {
                     default="jsonl",
                     help="record format (default: %(default)s)",
                 ),
-                _repeatable("--input", "FILE", "verify exported files instead of a store, oldest first"),
-                _repeatable(
+                repeatable("--input", "FILE", "verify exported files instead of a store, oldest first"),
+                repeatable(
                     "--public-key", "FILE", "trusted signing key (default: audit-keys.pub in the data directory)"
                 ),
                 option("--checkpoint", metavar="NUMBER:HASH", help="checkpoint that must be in the log"),
@@ -233,8 +237,8 @@ FORMS: dict[str, CommandSpec] = {
                     metavar="ID",
                     help="calling principal: an id, anonymous, or local for stdio (default: %(default)s)",
                 ),
-                _repeatable("--group", "NAME", "group of the principal"),
-                _repeatable("--scope", "NAME", "scope of the principal; * for every scope"),
+                repeatable("--group", "NAME", "group of the principal"),
+                repeatable("--scope", "NAME", "scope of the principal; * for every scope"),
                 option("--client", metavar="ID", help="client of the token"),
                 option("--issuer", metavar="URL", help="issuer of the token"),
                 option("--tool", metavar="OWNER.NAME", help="requested tool"),
@@ -274,8 +278,8 @@ FORMS: dict[str, CommandSpec] = {
         {
             "": (
                 option("--file", default="tokens.toml", metavar="FILE", help="token file (default: %(default)s)"),
-                _repeatable("--scope", "SCOPE", "granted scope"),
-                _repeatable("--group", "NAME", "group of the principal"),
+                repeatable("--scope", "SCOPE", "granted scope"),
+                repeatable("--group", "NAME", "group of the principal"),
                 option("--all-scopes", action="store_true", help="grant every scope"),
                 option("--expires-in-days", metavar="N", type=parse_count, help="expiry (default: never)"),
                 report_format(),

@@ -26,6 +26,7 @@ from portico.auth.url_policy import resource_covers
 from portico.caching import LruCache
 from portico.protocol.client_features import ElicitResult, ElicitUrlParams, InputRequest, InputRequiredResult
 from portico.protocol.errors import MissingClientCapability, ToolError
+from portico.protocol.jsonrpc import object_decoder
 from portico.protocol.methods import INPUT_REQUIRED_METHODS
 from portico.rpc.call import Call
 from portico.rpc.client_requests import validate_client_request
@@ -47,8 +48,6 @@ MAX_SUBJECT_TOKENS = 10_000
 CONNECT_REQUEST_KEY = "portico.connect"
 
 log = logging.getLogger("portico.access")
-
-_members = msgspec.json.Decoder(dict[str, Raw])
 
 
 class UpstreamAuth(Protocol):
@@ -294,8 +293,8 @@ def _strip_connect_response(call: Call) -> tuple[Call, ElicitResult | None]:
     # A substring search avoids decoding the params of every call; a false positive is handled below.
     if CONNECT_REQUEST_KEY.encode() not in bytes(call.params):
         return call, None
-    members = _members.decode(call.params)
-    answers = _members.decode(members.pop("inputResponses", Raw(b"{}")))
+    members = object_decoder.decode(call.params)
+    answers = object_decoder.decode(members.pop("inputResponses", Raw(b"{}")))
     response = answers.pop(CONNECT_REQUEST_KEY, None)
     if response is None:
         return call, None

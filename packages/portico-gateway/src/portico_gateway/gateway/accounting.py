@@ -73,10 +73,6 @@ def reserve(count: int) -> int:
     return max(1, count // 4) if count > 1 else 0
 
 
-class QueueFull(Exception):
-    """The caller has too many waiting calls."""
-
-
 class FairQueue:
     """Queue of calls that wait for one of `places` slots.
 
@@ -105,13 +101,13 @@ class FairQueue:
     async def wait(self, caller: Caller, passed_on: Callable[[], None]) -> None:
         """Wait for a turn.
 
-        Raises QueueFull or TimeoutError. `passed_on` is called if the turn came after the timeout.
+        Raises asyncio.QueueFull or TimeoutError. `passed_on` is called if the turn came after the timeout.
         """
         # The queue has a reserve too, otherwise one caller could fill it and everyone else would be rejected with
         # QueueFull.
         most_of_one = self._most if caller[0] == LOCAL else self._most - reserve(self._most)
         if len(self) >= self._most or self.turns.waiting(caller[0]) >= most_of_one:
-            raise QueueFull
+            raise asyncio.QueueFull
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.turns.add(caller, (caller[0], turn))
         try:
@@ -175,7 +171,7 @@ class ConcurrencyLimit:
         return owner
 
     async def acquire(self, call: Call) -> str:
-        """Wait for a slot. Return its owner. Raises QueueFull or TimeoutError."""
+        """Wait for a slot. Return its owner. Raises asyncio.QueueFull or TimeoutError."""
         caller = get_caller_key(call)
         try:
             await self._queue.wait(caller, lambda: self.release(caller[0]))
@@ -442,7 +438,7 @@ class UpstreamHealth:
         # credential or headers, so they are counted for this caller first.
         breaker = self.shared
         if not isinstance(failure, ConnectError) and not self._is_own(call):
-            breaker = self._breaker_for(self._key(call))
+            breaker = self._callers.setdefault(self._key(call), CircuitBreaker(self._mask, self._explain))
             self._note_failing(get_caller_key(call)[0], failure, error_id)
         breaker.record_failure(failure, error_id, open_immediately=opening)
         # The status with Retry-After tells the client when to come back; other failures get a plain error.
@@ -469,9 +465,6 @@ class UpstreamHealth:
 
     def _key(self, call: Call) -> CallerKey:
         return self._share(call), get_caller_key(call)[0]
-
-    def _breaker_for(self, key: CallerKey) -> CircuitBreaker:
-        return self._callers.setdefault(key, CircuitBreaker(self._mask, self._explain))
 
     def _note_failing(self, caller: str, failure: PorticoError, error_id: str) -> None:
         """Open the shared breaker after failures of several callers.

@@ -13,6 +13,7 @@ from msgspec import UNSET, Raw, Struct
 from portico.protocol import jsonrpc, translation
 from portico.protocol.content import CacheableResult, strip_result_type
 from portico.protocol.json_depth import decode_bounded
+from portico.protocol.jsonrpc import object_decoder
 from portico.protocol.methods import METHODS
 from portico.protocol.prompts import ListPromptsResult, Prompt
 from portico.protocol.resources import ListResourcesResult, ListResourceTemplatesResult, Resource, ResourceTemplate
@@ -25,7 +26,6 @@ MAX_CACHE_TTL_SECONDS = 24 * 3600.0
 log = logging.getLogger("portico.gateway")
 
 RawObject = dict[str, Raw]
-object_decoder = msgspec.json.Decoder(RawObject)
 _text = msgspec.json.Decoder(str)
 
 

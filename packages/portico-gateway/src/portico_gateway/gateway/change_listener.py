@@ -30,12 +30,6 @@ ALL_CAPABILITIES = ClientCapabilities(
     extensions=APPS_CLIENT_CAPABILITY,
 )
 
-_LISTS = {
-    notifications.TOOLS_LIST_CHANGED: ("tools/list",),
-    notifications.PROMPTS_LIST_CHANGED: ("prompts/list",),
-    notifications.RESOURCES_LIST_CHANGED: ("resources/list", "resources/templates/list"),
-}
-
 
 class UpstreamChangeListener:
     """Listens for changes of one upstream.
@@ -103,13 +97,13 @@ class UpstreamChangeListener:
             if uri is not None:
                 self._updated(uri)
             return
-        self._stale |= set(_LISTS.get(method, ()))
+        self._stale |= set(notifications.CHANGED_LISTS.get(method, ()))
         if self._stale and (self._refreshing is None or self._refreshing.done()):
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh_stale())
 
     def mark_all_stale(self) -> None:
         """Assume that all lists and subscribed resources changed, after notifications may have been lost."""
-        for method in _LISTS:
+        for method in notifications.CHANGED_LISTS:
             self.handle_notification(method, None)
         for relay in self._resources:
             relay.mark_all_stale()

@@ -21,7 +21,7 @@ from portico.rpc.error_ids import log_failure
 from portico.rpc.fair_queue import get_caller_key
 from portico.rpc.identity import principal_id
 from portico.transports.targets import UrlTarget
-from portico_gateway.gateway.accounting import LOCAL, FairQueue, QueueFull, UpstreamHealth, reserve
+from portico_gateway.gateway.accounting import LOCAL, FairQueue, UpstreamHealth, reserve
 from portico_gateway.gateway.client_handlers import ClientHandlers
 from portico_gateway.gateway.connection import (
     NotificationHandler,
@@ -185,7 +185,7 @@ class ConnectionPool:
                 continue
             try:
                 await self._queue.wait(caller, self._wake_next)
-            except (QueueFull, TimeoutError):
+            except (asyncio.QueueFull, TimeoutError):
                 # The shares grow when fewer callers wait.
                 self._wake_next()
                 raise self.busy_error(

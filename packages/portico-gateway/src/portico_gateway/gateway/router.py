@@ -23,6 +23,7 @@ from portico.protocol.errors import (
     ToolError,
 )
 from portico.protocol.header_params import HeaderParam
+from portico.protocol.jsonrpc import object_decoder
 from portico.protocol.methods import INPUT_REQUIRED_METHODS, as_input_required, is_minimal_call
 from portico.protocol.subscriptions import SubscriptionFilter
 from portico.protocol.tools import CallToolParams, ToolAnnotations
@@ -37,7 +38,7 @@ from portico.server.registry.caller_view import CallerView
 from portico.server.registry.catalog import Catalog
 from portico.transports.targets import InProcessTarget, parse_target
 from portico.transports.upstream import is_connection_meta
-from portico_gateway.gateway.catalog_entries import LIST_METHODS, get_annotations, object_decoder, translate_result
+from portico_gateway.gateway.catalog_entries import LIST_METHODS, get_annotations, translate_result
 from portico_gateway.gateway.pagination import PageCache
 from portico_gateway.gateway.routing_table import (
     RESOURCES_LIST,

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from portico.protocol.client_features import InputRequest, InputRequiredResult
 from portico.protocol.errors import ConnectionClosed, InvalidParams, ToolError
+from portico.protocol.jsonrpc import object_decoder
 from portico.rpc.call import Call, ClientRequestCallback, Reply
 from portico.rpc.fair_queue import get_caller_key
 from portico.server.context.request_state import RequestStateSealer, pin_to_process
@@ -30,8 +31,6 @@ MAX_SUSPENDED_CALLS_PER_CALLER = 64
 SUSPENDED_CALL_TTL_SECONDS = 600.0
 # Requests within this period are sent to the client together.
 REQUEST_BATCH_SECONDS = 0.02
-
-_answers = msgspec.json.Decoder(dict[str, Raw])
 
 
 class _RoundReply(Reply):
@@ -153,7 +152,7 @@ class ServerRequestBridge:
         opened = self._seal.unseal(state, binding)
         ticket = msgspec.json.decode(opened.steps.get("ticket", b'""'))
         try:
-            answers = _answers.decode(responses) if responses else {}
+            answers = object_decoder.decode(responses) if responses else {}
         except msgspec.DecodeError as mistake:
             raise InvalidParams(f"Invalid inputResponses: {mistake}") from None
         # Removed before it is used: a ticket is valid once, and a replayed round must not be able to answer the same

@@ -281,7 +281,7 @@ def parse_upstream(
         target = _parse_openapi_target(label, location, options, secrets, base_dir) or _parse_target(
             label, location, secrets
         )
-    except _MissingSecret as missing:
+    except MissingValue as missing:
         problem = str(missing)
     return make_upstream_settings(alias, target, options, problem)
 
@@ -356,10 +356,6 @@ def _validate_forward_headers(
     return {source.lower(): name for source, name in pairs.items()}
 
 
-class _MissingSecret(UsageError):
-    """A secret or variable is not set."""
-
-
 def _parse_openapi_target(
     label: str, location: Mapping[str, Any], options: Mapping[str, Any], secrets: SecretResolver, folder: Path
 ) -> Target | None:
@@ -369,7 +365,7 @@ def _parse_openapi_target(
     try:
         filled = secrets.resolve_all(dict(location))
     except UsageError as missing:
-        raise _MissingSecret(str(missing)) from None
+        raise MissingValue(str(missing)) from None
     seconds = (
         parse_duration(f"{label}: timeout", options["timeout"], _MAX_DURATION_SECONDS) if "timeout" in options else None
     )
@@ -383,7 +379,7 @@ def _parse_target(label: str, location: Mapping[str, Any], secrets: SecretResolv
     try:
         filled = secrets.resolve_all(dict(location))
     except UsageError as missing:
-        raise _MissingSecret(str(missing)) from None
+        raise MissingValue(str(missing)) from None
     if "target" in filled:
         return _load_target(filled["target"])
     if not isinstance(filled.get("command", ""), str):
@@ -391,8 +387,8 @@ def _parse_target(label: str, location: Mapping[str, Any], secrets: SecretResolv
         return parse_target(words, env=filled.get("env"), cwd=filled.get("cwd"))
     try:
         return parse_target(filled)
-    except MissingValue as missing:
-        raise _MissingSecret(str(missing)) from None
+    except MissingValue:
+        raise
     except UsageError as mistake:
         raise UsageError(f"{label}: {mistake}") from None
 

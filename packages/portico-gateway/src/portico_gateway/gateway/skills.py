@@ -12,13 +12,14 @@ from msgspec.structs import replace
 
 from portico.protocol import jsonrpc
 from portico.protocol.errors import InvalidParams, PorticoError, ResourceNotFound, ToolError
+from portico.protocol.jsonrpc import object_decoder
 from portico.protocol.methods import METHODS
 from portico.protocol.pagination import Paginator
 from portico.protocol.skills import SKILLS_EXTENSION, GetSkillParams, ListSkillsResult, ReadDirectoryParams
 from portico.protocol.versions import FIRST_MODERN_VERSION
 from portico.rpc.call import Call
 from portico.server.registry.service import MethodHandler, Service
-from portico_gateway.gateway.catalog_entries import object_decoder, translate_result
+from portico_gateway.gateway.catalog_entries import translate_result
 from portico_gateway.gateway.upstream import UpstreamProvider
 
 SCHEME = "skill://"

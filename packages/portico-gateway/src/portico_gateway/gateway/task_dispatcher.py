@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from portico.protocol import jsonrpc
 from portico.protocol.errors import MethodNotFound, MissingClientCapability, ProtocolError
-from portico.protocol.jsonrpc import EMPTY_RAW
+from portico.protocol.jsonrpc import EMPTY_RAW, object_decoder
 from portico.protocol.tasks import EXTENSION, RELATED_TASK_META_KEY, TaskHandle
 from portico.protocol.versions import FIRST_MODERN_VERSION, V2025_11_25
 from portico.rpc.call import Call
 from portico_gateway.gateway import task_translation as words
-from portico_gateway.gateway.catalog_entries import RawObject, object_decoder
+from portico_gateway.gateway.catalog_entries import RawObject
 from portico_gateway.gateway.local_tasks import LOCAL_ALIAS, LocalTasks
 from portico_gateway.gateway.server_request_bridge import SuspendedCall, start_call
 from portico_gateway.gateway.upstream import UpstreamProvider, UpstreamResponse

@@ -26,7 +26,7 @@ class TaskIdCodec:
 
     def encode(self, alias: str, id: str, principal: Any) -> str:
         """Return the exposed ID of a task."""
-        return f"{alias}.{id}.{self._mac(alias, id, principal)}"
+        return f"{alias}.{id}.{self._seal.create_tag(_mac_input(alias, id, principal))}"
 
     def decode(self, outward: str, principal: Any, aliases: Iterable[str]) -> tuple[str, str] | None:
         """Return the alias and the upstream's ID; None if the ID was not issued to this principal."""
@@ -39,9 +39,6 @@ class TaskIdCodec:
             if id != rest and self._seal.verify_tag(mark, _mac_input(alias, id, principal)):
                 return alias, id
         return None
-
-    def _mac(self, alias: str, id: str, principal: Any) -> str:
-        return self._seal.create_tag(_mac_input(alias, id, principal))
 
 
 def _mac_input(alias: str, id: str, principal: Any) -> bytes:

@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw, Struct
 
 from portico.protocol import jsonrpc, translation
 from portico.protocol.errors import ProtocolError
+from portico.protocol.jsonrpc import object_decoder
 from portico.protocol.meta import ClientCapabilities
 from portico.protocol.tasks import (
     EXTENSION,
@@ -20,7 +21,7 @@ from portico.protocol.tasks import (
     TaskHandle,
     TaskNotificationParams,
 )
-from portico_gateway.gateway.catalog_entries import RawObject, object_decoder
+from portico_gateway.gateway.catalog_entries import RawObject
 
 _detailed = msgspec.json.Decoder(DetailedTask)
 
@@ -104,11 +105,6 @@ def to_2025_11_25(task: DetailedTask, kind: type[Any] = DetailedTask) -> Any:
         ttl=status.ttl,
         poll_interval=status.poll_interval,
     )
-
-
-def to_status_notification(task: DetailedTask, tag: dict[str, Any]) -> TaskNotificationParams:
-    inside = {name: getattr(task, name) for name in TaskNotificationParams.__struct_fields__}
-    return TaskNotificationParams(**{**inside, "meta": tag})
 
 
 def observable_state(task: TaskNotificationParams) -> tuple[Any, ...]:

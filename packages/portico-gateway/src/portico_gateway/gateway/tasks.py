@@ -20,7 +20,7 @@ from portico.protocol.errors import InvalidParams, MethodNotFound, MissingClient
 from portico.protocol.meta import SUBSCRIPTION_ID_META_KEY
 from portico.protocol.methods import METHODS
 from portico.protocol.subscriptions import SubscriptionsListenParams
-from portico.protocol.tasks import EXTENSION, DetailedTask, ListTasksResult, Task
+from portico.protocol.tasks import EXTENSION, DetailedTask, ListTasksResult, Task, to_task_notification
 from portico.protocol.versions import FIRST_MODERN_VERSION
 from portico.rpc.attribution import attribute_tasks
 from portico.rpc.call import Call, Reply
@@ -331,7 +331,7 @@ class GatewayTasks(Service):
                     return
                 if words.observable_state(task) != before:
                     before = words.observable_state(task)
-                    call.reply.notify(notifications.TASK_UPDATED, words.to_status_notification(task, tag))
+                    call.reply.notify(notifications.TASK_UPDATED, to_task_notification(task, tag))
                 if words.is_terminal(task):
                     return
                 await wait_for_change(news, task, has_notifications=False)

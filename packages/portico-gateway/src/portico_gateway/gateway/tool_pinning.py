@@ -184,7 +184,7 @@ class PinStore:
             for entry in lists.get(method, ()):
                 if (
                     pins is not None
-                    and (first or self._trusts_new(settings))
+                    and (first or settings.mode == "warn" or settings.new_tools == "allow")
                     and entry.key not in pins.entries_of(kind)
                 ):
                     definition, digest = self._digest_of(alias, method, entry)
@@ -194,9 +194,6 @@ class PinStore:
                         log.warning("%s.%s is new and was pinned", alias, entry.key)
         self._warn(alias, lists)
         return pinned
-
-    def _trusts_new(self, settings: PinningSettings) -> bool:
-        return settings.mode == "warn" or settings.new_tools == "allow"
 
     def _warn(self, alias: str, lists: Mapping[str, tuple[CatalogEntry, ...]]) -> None:
         """Log changed and new definitions once."""

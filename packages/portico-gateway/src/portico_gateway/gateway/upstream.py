@@ -46,7 +46,6 @@ from portico_gateway.gateway.accounting import (
     AccountedCall,
     CallStats,
     ConcurrencyLimit,
-    QueueFull,
     UpstreamHealth,
 )
 from portico_gateway.gateway.catalog import DEFAULT_CATALOG_TTL_SECONDS, UpstreamCatalog
@@ -490,7 +489,7 @@ class UpstreamProvider:
     async def _wait_for_place(self, call: Call) -> str:
         try:
             return await self.concurrency.acquire(call)
-        except (QueueFull, TimeoutError):
+        except (asyncio.QueueFull, TimeoutError):
             busy = f"{self.settings.max_concurrency} calls are in flight and the queue is full"
             raise self.connections.busy_error(busy) from None
 

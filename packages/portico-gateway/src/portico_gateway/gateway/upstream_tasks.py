@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from portico.protocol import jsonrpc
 from portico.protocol.errors import InvalidParams, ProtocolError
+from portico.protocol.jsonrpc import object_decoder
 from portico.protocol.subscriptions import SubscriptionFilter
 from portico.protocol.tasks import DetailedTask
 from portico.protocol.versions import FIRST_MODERN_VERSION
@@ -37,8 +38,6 @@ WAITER_TTL_SECONDS = 600.0
 INPUT_REQUEST_TIMEOUT_SECONDS = 2.0
 # Poll intervals: for upstreams with notifications, and the limits for others.
 FALLBACK_POLL_SECONDS, MIN_POLL_SECONDS, MAX_POLL_SECONDS = 10.0, 0.05, 5.0
-
-_answers = msgspec.json.Decoder(dict[str, Raw])
 
 
 class UpstreamTasks:
@@ -212,7 +211,7 @@ def parse_input_responses(responses: Raw) -> dict[str, Raw]:
     if not responses:
         raise InvalidParams("Missing inputResponses: expected an object with one response for each key")
     try:
-        return _answers.decode(responses)
+        return object_decoder.decode(responses)
     except msgspec.DecodeError:
         raise InvalidParams("Invalid inputResponses: expected an object with one response for each key") from None
 

@@ -11,12 +11,11 @@ import msgspec
 from msgspec import Raw
 
 from portico.protocol import jsonrpc
+from portico.protocol.jsonrpc import array_decoder, object_decoder
 
 UriRewriter = Callable[[str], str]
 "Maps a URI of an upstream to its exposed URI."
 
-_members = msgspec.json.Decoder(dict[str, Raw])
-_items = msgspec.json.Decoder(list[Raw])
 # MCP Apps: the current member for a page's URI, and the one of the first drafts.
 _APP_URI_KEY, _LEGACY_APP_URI_KEY = "resourceUri", "ui/resourceUri"
 
@@ -58,7 +57,7 @@ def _object(changes: dict[str, _Rewrite]) -> _Rewrite:
     def change(raw: Raw, outward: UriRewriter) -> Raw | None:
         if bytes(raw)[:1] != b"{":
             return None
-        inside = _members.decode(raw)
+        inside = object_decoder.decode(raw)
         tried = {name: rewrite(inside[name], outward) for name, rewrite in changes.items() if name in inside}
         changed = {name: value for name, value in tried.items() if value is not None}
         return Raw(jsonrpc.encode({**inside, **changed})) if changed else None
@@ -72,7 +71,7 @@ def _for_each_item(value: _Rewrite) -> _Rewrite:
     def change(raw: Raw, outward: UriRewriter) -> Raw | None:
         if bytes(raw)[:1] != b"[":
             return value(raw, outward)
-        items = _items.decode(raw)
+        items = array_decoder.decode(raw)
         changed = [value(item, outward) for item in items]
         if all(rewritten is None for rewritten in changed):
             return None

@@ -22,6 +22,7 @@ from portico.protocol.errors import ToolError, TooManyRequests
 from portico.rpc.call import Call, Reply
 from portico.rpc.supervision import BackgroundTasks
 from portico.tokens import tokens_from_bytes
+from portico_gateway.audit.usage import CALL_METHODS as CALL_METHODS
 from portico_gateway.policy.budget_report import RemainingBudget, read_remaining_budgets
 from portico_gateway.policy.shared_limit_store import (
     STORE_RETRY_SECONDS,
@@ -32,7 +33,6 @@ from portico_gateway.policy.shared_limit_store import (
 )
 
 # Requests that count as calls. Lists are not counted: clients repeat them on their own.
-CALL_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
 # Results of tasks arrive in these. Without them, tasks would evade a budget of tokens.
 RESULT_METHODS = frozenset({"tasks/get", "tasks/result"})
 # Interval for returning unused reservations.

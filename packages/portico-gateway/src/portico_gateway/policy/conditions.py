@@ -71,17 +71,13 @@ def principal_attributes(principal: Any) -> dict[str, Any]:
     return {
         # Claims come first: a token must not be able to override the verified id, groups or issuer with a claim of
         # the same name.
-        **(_to_cel_value(claims) if isinstance(claims, Mapping) else {}),
+        **(msgspec.json.decode(msgspec.json.encode(claims)) if isinstance(claims, Mapping) else {}),
         "id": str(getattr(principal, "id", "")),
         "scopes": sorted(getattr(principal, "scopes", None) or ()),
         "groups": sorted(getattr(principal, "groups", ())),
         "issuer": getattr(principal, "issuer", None) or "",
         "client": getattr(principal, "client_id", None) or "",
     }
-
-
-def _to_cel_value(value: Any) -> Any:
-    return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def parse_arguments(arguments: bytes | Raw) -> Any:

@@ -21,6 +21,12 @@ from portico_gateway.policy.patterns import parse_qualified_name
 from portico_gateway.policy.settings import ParsedTables, StringOrList, parse_strings
 
 PolicyOutcome = Literal["allow", "deny", "insufficient_scope", "confirm"]
+OUTCOME_LABELS: dict[PolicyOutcome, str] = {
+    "allow": "allowed",
+    "deny": "denied",
+    "insufficient_scope": "denied: insufficient scope",
+    "confirm": "allowed after confirmation",
+}
 
 _METHODS: dict[Kind, str] = {"tool": "tools/call", "prompt": "prompts/get", "resource": "resources/read"}
 ANONYMOUS, LOCAL = "anonymous", "local"

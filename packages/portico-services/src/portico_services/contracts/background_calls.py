@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Struct, field
 
+from portico import ToolError
 from portico_services.contracts import outcomes
 from portico_services.contracts.outcomes import Outcome
 
@@ -30,10 +31,6 @@ MAX_RESULT_BYTES = 4 * 1024 * 1024
 
 CallStatus = Literal["working", "completed", "failed", "cancelled"]
 CallBody = Callable[["BackgroundCall"], Awaitable[Outcome]]
-
-
-class TooManyCalls(Exception):
-    """Too many calls are running."""
 
 
 class CallLogLine(Struct, frozen=True):
@@ -83,13 +80,13 @@ class BackgroundCalls:
         self._jobs: dict[str, BackgroundCall] = {}
 
     def start(self, tool: str, owner: str, work: CallBody) -> BackgroundCall:
-        """Start a call in the background. Raises TooManyCalls if the limit in total or for the owner is reached."""
+        """Start a call in the background. Raises ToolError if the limit in total or for the owner is reached."""
         self._expire()
         working = [job.owner for job in self._jobs.values() if job.status == "working"]
         if len(working) >= MAX_RUNNING_CALLS:
-            raise TooManyCalls(f"The limit of {len(working)} running calls is reached.")
+            raise _limit_error(f"The limit of {len(working)} running calls is reached.")
         if owner and working.count(owner) >= MAX_RUNNING_PER_PRINCIPAL:
-            raise TooManyCalls(f"Your limit of {MAX_RUNNING_PER_PRINCIPAL} running calls is reached.")
+            raise _limit_error(f"Your limit of {MAX_RUNNING_PER_PRINCIPAL} running calls is reached.")
         # 18 random bytes: 144 bits, in the range of session tokens.
         # The id is the only credential for callers without authentication, so it must not be guessable.
         job = BackgroundCall(f"job_{secrets.token_urlsafe(18)}", tool, owner, self._clock())
@@ -215,3 +212,7 @@ def _limit_batch(results: list[Outcome]) -> list[Outcome]:
             left -= min(size, left)
         remaining.append(item)
     return remaining
+
+
+def _limit_error(limit: str) -> ToolError:
+    return ToolError(f"{limit} Retry when one of them has ended.", error_type="ApiLimitExceeded", retryable=True)

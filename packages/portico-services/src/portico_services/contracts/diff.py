@@ -52,15 +52,11 @@ class ContractDiff(Struct, frozen=True):
         return [verdict for verdict in self.verdicts if not verdict.is_declared]
 
 
-class DiffAborted(Exception):
-    """The comparison was cancelled or timed out."""
-
-
 def diff_contracts(
     old: ServerContract, new: ServerContract, is_over: Callable[[], bool] = lambda: False
 ) -> ContractDiff:
-    """Return the changes from contract `old` to `new`. `is_over` is polled before each tool; raises DiffAborted once it
-    returns True.
+    """Return the changes from contract `old` to `new`. `is_over` is polled before each tool; raises TimeoutError once
+    it returns True.
     """
     changes: list[ContractChange] = []
     verdicts: list[VersionCheck] = []
@@ -69,7 +65,7 @@ def diff_contracts(
     heirs = _find_renames(pairs)
     for before, after in pairs:
         if is_over():
-            raise DiffAborted
+            raise TimeoutError
         result = list(_changes(before, after, old, new, heirs))
         # The verdict below uses all changes of the tool, including those beyond the limit.
         changes += result[: MAX_CHANGES - len(changes)]

@@ -32,13 +32,13 @@ from portico_services.contracts import (
     schemas,
     spec_parser as specification,
 )
-from portico_services.contracts.background_calls import BackgroundCall, BackgroundCalls, TooManyCalls
+from portico_services.contracts.background_calls import BackgroundCall, BackgroundCalls
 from portico_services.contracts.codegen.client_model import build_client_model
 from portico_services.contracts.codegen.python import generate_python
 from portico_services.contracts.codegen.typescript import generate_typescript
 from portico_services.contracts.contract_cache import ContractCache
 from portico_services.contracts.definitions import ServerContract, ToolDefinitionSnapshot
-from portico_services.contracts.diff import DiffAborted, diff_contracts
+from portico_services.contracts.diff import diff_contracts
 from portico_services.contracts.invocation_names import INVOCATION_META_KEY, SPEC_META_KEY
 from portico_services.contracts.lint import lint_document, lint_tools
 from portico_services.contracts.outcomes import Outcome, require_validator
@@ -252,7 +252,7 @@ class Contracts(Service):
             )
         except loader.InvalidContract as failure:
             raise ToolError(f"The definitions cannot be compared: {failure}.", error_type="ValidationError") from None
-        except DiffAborted:
+        except TimeoutError:
             message = f"The comparison exceeded {DIFF_TIMEOUT_SECONDS:g} s. Compare fewer tools at a time."
             raise ToolError(message, error_type="TimeoutError") from None
         return results.to_diff_result(result)
@@ -392,12 +392,7 @@ class Contracts(Service):
                 server, contract, definition.name, arguments or {}, caller, partial(_record_notification, job)
             )
 
-        try:
-            job = self._jobs.start(definition.invocation, _call_owner(ctx), work)
-        except TooManyCalls as full:
-            raise ToolError(
-                f"{full} Retry when one of them has ended.", error_type="ApiLimitExceeded", retryable=True
-            ) from None
+        job = self._jobs.start(definition.invocation, _call_owner(ctx), work)
         return results.to_call_status(job)
 
     @_contract_tool("tool_status", READ_ONLY_HINTS)

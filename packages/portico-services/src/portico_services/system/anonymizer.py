@@ -28,7 +28,7 @@ from typing import Any
 
 from portico.caching import LruCache
 from portico_services.system.access_levels import PrivacyMode
-from portico_services.system.errors import InvalidArgument
+from portico_services.system.errors import SystemToolError
 
 NameKind = str
 """user, host, address, sid, mail, machine; and under `strict` mac, id, url."""
@@ -367,7 +367,9 @@ class NameIndex:
         if low in self._kinds or not self._anonymizer.is_private(name):
             return
         if len(self._kinds) >= MAX_NAMES_PER_RESULT:
-            raise InvalidArgument("The result contains too many names to anonymize. Request less at a time.")
+            raise SystemToolError(
+                "The result contains too many names to anonymize. Request less at a time.", outcome="invalid"
+            )
         self._kinds[low] = kind
         # Texts masked so far may contain the new name.
         self._done.clear()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from portico.audit import AuditEvent, AuditLogFile, log_file_parts, redact_secrets
-from portico_services.system.errors import AccessDenied
+from portico_services.system.errors import SystemToolError
 from portico_services.system.logs.entries import format_iso
 from portico_services.system.results import AuditRecord
 
@@ -43,13 +43,14 @@ class AuditLog:
         self._window = time.monotonic()
 
     def ensure_writable(self) -> None:
-        """Raise AccessDenied if there is no more space for a record."""
+        """Raise SystemToolError if there is no more space for a record."""
         if self._file is not None and self._size > MAX_LOG_BYTES:
             self._size = _size(self._file)  # The operator may have moved files away.
         if self._size > MAX_LOG_BYTES:
-            raise AccessDenied(
+            raise SystemToolError(
                 "The audit log of this service is full, and no call runs without a record. The operator must "
-                "move its files elsewhere."
+                "move its files elsewhere.",
+                outcome="denied",
             )
 
     def add(self, tool: str, arguments: dict[str, Any], outcome: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from portico_services.system.errors import InvalidArgument, MissingDependency, require_package
+from portico_services.system.errors import MissingDependency, SystemToolError, require_package
 
 MAX_CURSOR_CHARS = 16 * 1024
 _NONCE_BYTES = 12
@@ -43,7 +43,7 @@ class EncryptedCursorCodec:
         return urlsafe_b64encode(nonce + sealed).decode().rstrip("=")
 
     def decode(self, cursor: str, query: Any) -> Any:
-        """Return the position. Every kind of invalid cursor raises the same InvalidArgument."""
+        """Return the position. Every kind of invalid cursor raises the same error."""
         cipher = self._cipher()
         try:
             # Before decoding, so that a huge argument costs nothing.
@@ -53,9 +53,10 @@ class EncryptedCursorCodec:
             return msgspec.json.decode(cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], _context(query)))
         # One message for all causes: a caller must not learn whether a forged cursor failed to decrypt or to parse.
         except (ValueError, require_package("cryptography.exceptions", "Paging by cursor").InvalidTag):
-            raise InvalidArgument(
+            raise SystemToolError(
                 "The cursor does not belong to this query. Repeat the query with the same arguments and the "
-                "nextCursor of its last page, or start without a cursor."
+                "nextCursor of its last page, or start without a cursor.",
+                outcome="invalid",
             ) from None
 
 

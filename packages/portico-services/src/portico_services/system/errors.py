@@ -1,15 +1,16 @@
 """Errors of this service.
 
 ```
-SystemToolError        base class; the message is written for the calling model
+SystemToolError        the message is written for the calling model
 ├── PathNotAllowed     a path outside the allowed paths, or leading out of them
-├── AccessDenied       inside, but never readable; or a write where only reading is allowed
 ├── NotFound           no such file, directory, log, entry or key
-├── ReadFailed         it exists but cannot be read: a device, a pipe, another user's file
 ├── CorruptData        bytes that do not have the expected format
-├── InvalidArgument    an invalid argument
 └── MissingDependency  a package or program that is not installed on this machine
 ```
+
+The service handles the subclasses. The base class has an `outcome`: "denied" (inside the allowed paths but never
+readable, or a write where only reading is allowed), "unreadable" (it exists but cannot be read: a device, a pipe,
+another user's file) or "invalid" (an invalid argument).
 
 No message contains a path that the caller did not pass.
 """
@@ -18,15 +19,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 from portico import ToolError
+
+_ERROR_TYPES = {"denied": "PermissionError", "invalid": "ValidationError"}
 
 
 class SystemToolError(ToolError):
     error_type: str = "ToolExecutionError"
     # Outcome in the audit log.
-    outcome = "failed"
+    outcome: str = "failed"
+
+    def __init__(self, message: str, *, outcome: Literal["denied", "unreadable", "invalid"] | None = None) -> None:
+        super().__init__(message)
+        if outcome is not None:
+            self.outcome = outcome
+            self.error_type = _ERROR_TYPES.get(outcome, self.error_type)
 
     def redact(self, hide: Callable[[str], str]) -> None:
         """Redact user and host names in the message: it may quote a path or a log entry."""
@@ -38,27 +47,13 @@ class PathNotAllowed(SystemToolError):
     outcome = "outside"
 
 
-class AccessDenied(SystemToolError):
-    error_type = "PermissionError"
-    outcome = "denied"
-
-
 class NotFound(SystemToolError):
     error_type = "ResourceNotFound"
     outcome = "absent"
 
 
-class ReadFailed(SystemToolError):
-    outcome = "unreadable"
-
-
 class CorruptData(SystemToolError):
     outcome = "damaged"
-
-
-class InvalidArgument(SystemToolError):
-    error_type = "ValidationError"
-    outcome = "invalid"
 
 
 class MissingDependency(SystemToolError):

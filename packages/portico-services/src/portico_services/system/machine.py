@@ -17,7 +17,7 @@ from portico_services.system.access_levels import PrivacyMode, SystemPart
 from portico_services.system.anonymizer import Anonymizer, encode_tokens
 from portico_services.system.audit_log import AuditLog
 from portico_services.system.cursors import EncryptedCursorCodec
-from portico_services.system.errors import AccessDenied, SystemToolError
+from portico_services.system.errors import SystemToolError
 from portico_services.system.files.name_index import FileNameIndex
 from portico_services.system.files.queries import FileQueries
 from portico_services.system.files.walk import FileCriteria
@@ -260,9 +260,10 @@ class Machine:
             if part.encoding != "base64":
                 part.content = escape_controls_multiline(part.content)
             elif redacted.is_active:
-                raise AccessDenied(
+                raise SystemToolError(
                     f"{path!r} is not a text file, so names in it cannot be anonymized. Its checksum and size "
-                    "are available."
+                    "are available.",
+                    outcome="denied",
                 )
             return redacted.redact_result(part, around=around)
 
@@ -293,7 +294,7 @@ class Machine:
                 path=escape_controls(real),
                 subkeys=[escape_controls(name) for name in content.subkeys],
                 values=[_value(value) for value in content.values],
-                last_written=_time(content.written),
+                last_written=None if content.written is None else format_iso(content.written),
                 has_more=more,
                 next_cursor=self._cursors.encode(question, content.following, problems) if more else None,
                 problems=problems,
@@ -436,10 +437,6 @@ def _value(datum: RegistryValue) -> RegistryValue:
     return msgspec.structs.replace(
         datum, name=escape_controls(datum.name), value=escape_controls_deep(to_json(datum.value))
     )
-
-
-def _time(time: int | None) -> str | None:
-    return None if time is None else format_iso(time)
 
 
 def _now_iso() -> str:

@@ -21,11 +21,8 @@ from msgspec import Struct
 
 from portico import safe_open
 from portico_services.system.errors import (
-    AccessDenied,
-    InvalidArgument,
     NotFound,
     PathNotAllowed,
-    ReadFailed,
     SystemToolError,
 )
 
@@ -118,7 +115,8 @@ READ_BLOCK_BYTES = 2**20
 # Time limit of a scan for denied files, and how long its result is valid.
 LINK_SCAN_TIMEOUT_SECONDS = 5.0
 LINK_SCAN_TTL_SECONDS = 60.0
-_NO_FILES = frozenset({"/proc", "/sys", "/dev"})
+# Kernel pseudo file systems. A walk may start in one but does not descend into it.
+PSEUDO_FILESYSTEMS = frozenset({"/proc", "/sys", "/dev"})
 
 FileImage = bytes | mmap.mmap
 """Bytes of a file, mapped or copied."""
@@ -165,7 +163,9 @@ class OpenFile:
             try:
                 part = _pread(self.fd, min(length, READ_BLOCK_BYTES), offset)
             except OSError as error:
-                raise ReadFailed(f"The file cannot be read: {os.strerror(error.errno or errno.EIO)}.") from None
+                raise SystemToolError(
+                    f"The file cannot be read: {os.strerror(error.errno or errno.EIO)}.", outcome="unreadable"
+                ) from None
             if not part:
                 break
             parts.append(part)
@@ -190,9 +190,10 @@ class OpenFile:
         if self._is_unchanging():
             return mmap.mmap(self.fd, self.size, access=mmap.ACCESS_READ)
         if self.size > MAX_COPY_BYTES:
-            raise ReadFailed(
+            raise SystemToolError(
                 f"The file has {self.size:,} bytes. The limit for files that other users can write is "
-                f"{MAX_COPY_BYTES:,} bytes."
+                f"{MAX_COPY_BYTES:,} bytes.",
+                outcome="unreadable",
             )
         return self.read(0, self.size)
 
@@ -310,7 +311,7 @@ class HardLinkGuard:
                 continue  # Not readable by this process, so neither is a link to it.
             for entry, denied in result:
                 if entry.is_dir(follow_symlinks=False):
-                    if (deep or denied) and entry.path not in _NO_FILES:
+                    if (deep or denied) and entry.path not in PSEUDO_FILESYSTEMS:
                         waiting.append((entry.path, denied))
                 elif denied:
                     self._add(entry)
@@ -375,7 +376,7 @@ class AllowedPaths:
         location.
         """
         if not path or len(path) > MAX_PATH_CHARS or "\0" in path:
-            raise InvalidArgument(f"A path must have 1 to {MAX_PATH_CHARS} characters and no NUL.")
+            raise SystemToolError(f"A path must have 1 to {MAX_PATH_CHARS} characters and no NUL.", outcome="invalid")
         slashed = path.replace("\\", "/") if os.name == "nt" else path
         # Rejected rather than resolved: after a symbolic link, `..` leads elsewhere than the text suggests.
         if ".." in slashed.split("/") or (os.name == "nt" and slashed.startswith("//")):
@@ -409,7 +410,9 @@ class AllowedPaths:
         try:
             self._check_allowed(pinned.path, pinned.info, requested)
             if not kind(pinned.info.st_mode):
-                raise ReadFailed(f"{self._display_path(path)} is {_kind(pinned.info.st_mode)}, not {noun}.")
+                raise SystemToolError(
+                    f"{self._display_path(path)} is {_kind(pinned.info.st_mode)}, not {noun}.", outcome="unreadable"
+                )
             return (-1 if by_path else pinned.open()), pinned.path
         except OSError as error:
             raise _to_error(error, self._display_path(path)) from None
@@ -417,7 +420,7 @@ class AllowedPaths:
             pinned.close()
 
     def _check_allowed(self, real: str, info: os.stat_result, path: RequestedPath) -> None:
-        """Raise AccessDenied for a denied file, unless the operator allowed that very file."""
+        """Raise SystemToolError for a denied file, unless the operator allowed that very file."""
         if path.root.only != path.relative or not path.root.only:
             top = path.root.path.rstrip("/")
             # The allowed directory itself was chosen by the operator: only its location is checked, everything below it
@@ -427,8 +430,9 @@ class AllowedPaths:
                 or self.denials.path_rule_prefix(real)
                 or self._linked.is_linked_secret(info)
             ):
-                raise AccessDenied(
-                    f"Access to {self._display_path(path.requested)} is denied: it may contain keys or other secrets."
+                raise SystemToolError(
+                    f"Access to {self._display_path(path.requested)} is denied: it may contain keys or other secrets.",
+                    outcome="denied",
                 )
 
     def _display_path(self, path: str) -> str:
@@ -487,4 +491,4 @@ def _to_error(error: OSError, called: str) -> SystemToolError:
         return PathNotAllowed(f"{called} leads outside the directories that may be read here.")
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
         return NotFound(f"{called} does not exist.")
-    return ReadFailed(f"{called} cannot be read: {os.strerror(error.errno or errno.EIO)}.")
+    return SystemToolError(f"{called} cannot be read: {os.strerror(error.errno or errno.EIO)}.", outcome="unreadable")

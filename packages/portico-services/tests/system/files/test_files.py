@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from portico_services.system.cursors import EncryptedCursorCodec
-from portico_services.system.errors import AccessDenied, InvalidArgument, MissingDependency, NotFound, PathNotAllowed
+from portico_services.system.errors import MissingDependency, NotFound, PathNotAllowed, SystemToolError
 from portico_services.system.files import content_search, queries
 from portico_services.system.files.index_writer import DirectoryWatcher
 from portico_services.system.files.name_index import FileNameIndex
 from portico_services.system.files.queries import FileQueries
 from portico_services.system.files.walk import FileCriteria, walk
 from portico_services.system.path_access import AllowedPaths, OpenDirectory
+from support.outcomes import has_outcome
 
 TIMEOUT_SECONDS = 30.0
 
@@ -315,14 +316,14 @@ def test_catastrophic_pattern_completes(tree: Path, files: FileQueries) -> None:
 )
 def test_invalid_pattern_is_reported_with_the_reason(files: FileQueries, pattern: str, said: str) -> None:
     pytest.importorskip("re2")
-    with pytest.raises(InvalidArgument, match=said):
+    with pytest.raises(SystemToolError, check=has_outcome("invalid"), match=said):
         files.search(FileCriteria(), None, pattern, 10, None)
 
 
 @pytest.mark.parametrize("pattern", ["/(/", "/(?=x)/", "/" + "(" * 400 + "/", "x" * 501, ""])
 def test_a_pattern_that_cannot_be_is_refused(files: FileQueries, pattern: str) -> None:
     pytest.importorskip("re2")
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(SystemToolError, check=has_outcome("invalid")):
         files.search(FileCriteria(), None, pattern, 10, None)
 
 
@@ -399,7 +400,7 @@ def test_stat_reports_type_size_and_modification_time(tree: Path, files: FileQue
     assert files.stat(str(tree / "a")).type == "directory"
     with pytest.raises(NotFound):
         files.stat(str(tree / "nothing"))
-    with pytest.raises(AccessDenied):
+    with pytest.raises(SystemToolError, check=has_outcome("denied")):
         files.stat(str(tree / "id_rsa"))
 
 
@@ -448,5 +449,5 @@ def test_file_over_the_size_limit_is_not_hashed(
     tree: Path, files: FileQueries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "MAX_HASHED_BYTES", 5)
-    with pytest.raises(InvalidArgument, match="the limit is"):
+    with pytest.raises(SystemToolError, check=has_outcome("invalid"), match="the limit is"):
         files.checksum(str(tree / "a" / "one.txt"), "sha256")

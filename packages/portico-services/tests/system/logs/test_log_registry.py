@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from portico_services.system.cursors import MAX_CURSOR_CHARS, EncryptedCursorCodec
-from portico_services.system.errors import InvalidArgument, NotFound
+from portico_services.system.errors import NotFound, SystemToolError
 from portico_services.system.logs import discovery
 from portico_services.system.logs.discovery import EmptyLog, log_from_path
 from portico_services.system.logs.entries import ERROR, EventLog, LogEntry, LogQuery, format_iso, parse_iso_us
 from portico_services.system.logs.log_registry import LogRegistry
 from support import system_forgery as forgery
+from support.outcomes import has_outcome
 
 
 class Numbers:
@@ -150,7 +151,7 @@ def test_cursor_is_bound_to_its_query() -> None:
     asked = logs()
     cursor = asked.query("Numbers", LogQuery(), limit=3).cursor
     assert cursor is not None
-    with pytest.raises(InvalidArgument, match="does not belong to this query"):
+    with pytest.raises(SystemToolError, check=has_outcome("invalid"), match="does not belong to this query"):
         asked.query("Numbers", LogQuery(min_level=ERROR), limit=3, cursor=cursor)
 
 
@@ -186,18 +187,18 @@ def test_a_cursor_cannot_be_read_or_changed() -> None:
     assert b"alice" not in urlsafe_b64decode(issued + "==")
     for at in range(0, len(issued), 7):
         changed = issued[:at] + ("A" if issued[at] != "A" else "B") + issued[at + 1 :]
-        with pytest.raises(InvalidArgument):
+        with pytest.raises(SystemToolError, check=has_outcome("invalid")):
             cursors.decode(changed, ["q"])
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "ÄÖ", "A" * MAX_CURSOR_CHARS, "A" * (MAX_CURSOR_CHARS + 1), "=" * 10])
 def test_invalid_cursor_is_refused(cursor: str) -> None:
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(SystemToolError, check=has_outcome("invalid")):
         EncryptedCursorCodec().decode(cursor, ["q"])
 
 
 def test_token_of_another_installation_is_not_resolved() -> None:
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(SystemToolError, check=has_outcome("invalid")):
         EncryptedCursorCodec(b"a" * 32).decode(EncryptedCursorCodec(b"b" * 32).encode(["q"], 1, []), ["q"])
 
 
@@ -209,7 +210,7 @@ def test_times() -> None:
     assert parse_iso_us("2026-01-31", "t") == parse_iso_us("2026-01-31T00:00:00", "t")
     assert format_iso(parse_iso_us("2026-01-31T12:00:00.000001Z", "t")) == "2026-01-31T12:00:00.000001Z"
     assert format_iso(2**64) == "9999-12-31T23:59:59.999999Z"
-    with pytest.raises(InvalidArgument, match="startTime"):
+    with pytest.raises(SystemToolError, check=has_outcome("invalid"), match="startTime"):
         parse_iso_us("yesterday", "startTime")
 
 

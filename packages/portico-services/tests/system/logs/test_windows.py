@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from portico_services.system.errors import CorruptData, MissingDependency, NotFound, ReadFailed
+from portico_services.system.errors import CorruptData, MissingDependency, NotFound, SystemToolError
 from portico_services.system.logs import discovery
 from portico_services.system.logs.entries import ERROR, WARNING, LogQuery, format_iso, parse_iso_us
 from portico_services.system.logs.platform_logs import WindowsLog, list_channels, parse_event_xml, to_xpath
+from support.outcomes import has_outcome
 
 EVENT = """<Event xmlns='http://schemas.microsoft.com/win/2004/08/events/event'><System>\
 <Provider Name='Service Control Manager' Guid='{{555908d1-a6d7-4695-8e1e-26931d2012f4}}' EventSourceName='SCM'/>\
@@ -120,7 +121,7 @@ def test_log_reports_its_count_size_and_change_stamp(api: Api) -> None:
 def test_trouble_is_typed(api: Api) -> None:
     with pytest.raises(NotFound):
         list(WindowsLog("Nothing").scan_newest_first(LogQuery(), None, []))
-    with pytest.raises(ReadFailed):
+    with pytest.raises(SystemToolError, check=has_outcome("unreadable")):
         list(WindowsLog("Security").scan_newest_first(LogQuery(), None, []))
 
 

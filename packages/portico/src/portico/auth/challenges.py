@@ -12,16 +12,16 @@ import re
 from msgspec import Struct
 
 from portico.auth.flow import FetchResponse
+from portico.protocol.header_params import TOKEN_PATTERN
 
 # Longer than any legitimate header; bounds the work that a hostile server can cause.
 _MAX_HEADER_CHARS = 16 * 1024
 
-_TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _SPACE = re.compile(r"[\s,]*")
-_SCHEME = re.compile(rf"({_TOKEN})(?=[\s,]|$)")
+_SCHEME = re.compile(rf"({TOKEN_PATTERN})(?=[\s,]|$)")
 _TOKEN68 = re.compile(r"[ \t\r\n]+([A-Za-z0-9\-._~+/]+=*)(?=\s*(?:,|$))")
 # Unquoted values are tokens by the RFC; some servers also send unquoted URLs and scopes.
-_PARAMETER = re.compile(rf'({_TOKEN})\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))', re.DOTALL)
+_PARAMETER = re.compile(rf'({TOKEN_PATTERN})\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))', re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _NOISE = re.compile(r'[^\s,"]+|"(?:[^"\\]|\\.)*"', re.DOTALL)
 

@@ -6,8 +6,7 @@ AuthorizationError           no token, or none that the server accepts
 ├── DiscoveryError           no usable metadata about the authorization server
 │   ├── ResourceMismatch           the metadata describes another resource
 │   └── IssuerMismatch             the metadata names another issuer
-├── RegistrationError        no client id
-│   └── CredentialsMismatch        the client id belongs to another issuer
+├── RegistrationError        no client id, or one that belongs to another issuer
 ├── InvalidRedirect          the redirect does not answer this login
 ├── GrantDenied              the authorization server refused; `error` is its code
 └── TokenRejected            the MCP server refuses the token that was issued for it
@@ -84,15 +83,13 @@ class RegistrationError(AuthorizationError):
     """No client id is available."""
 
 
-class CredentialsMismatch(RegistrationError):
-    """The client's credentials belong to another issuer."""
-
-    def __init__(self, client: str, expected: str, issuer: str) -> None:
-        super().__init__(
-            f"The client {quote_untrusted(client)} is registered with {quote_untrusted(expected)}, but the "
-            f"server now names {quote_untrusted(issuer)}. Credentials are sent only to their issuer. If the "
-            "change is genuine, register with the new issuer and configure the new credentials."
-        )
+def credentials_mismatch(client: str, expected: str, issuer: str) -> RegistrationError:
+    """Return the error for credentials of a client that belong to another issuer."""
+    return RegistrationError(
+        f"The client {quote_untrusted(client)} is registered with {quote_untrusted(expected)}, but the "
+        f"server now names {quote_untrusted(issuer)}. Credentials are sent only to their issuer. If the "
+        "change is genuine, register with the new issuer and configure the new credentials."
+    )
 
 
 class InvalidRedirect(AuthorizationError):

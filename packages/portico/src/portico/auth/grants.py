@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from portico.auth.assertions import DpopProver
 from portico.auth.client_registration import ClientRegistration, authenticate_client
-from portico.auth.errors import AuthorizationError, CredentialsMismatch, GrantDenied, quote_untrusted
+from portico.auth.errors import AuthorizationError, GrantDenied, credentials_mismatch, quote_untrusted
 from portico.auth.flow import AuthFlow, post_form
 from portico.auth.metadata import (
     AuthorizationServerMetadata,
@@ -119,7 +119,7 @@ def refresh_token(request: TokenRequest, token: Token, client: ClientRegistratio
     assert token.refresh_token is not None
     # A refresh token is a credential: sent to another issuer, it would be given away.
     if token.issuer != request.issuer:
-        raise CredentialsMismatch("that a refresh token belongs to", token.issuer, request.issuer)
+        raise credentials_mismatch("that a refresh token belongs to", token.issuer, request.issuer)
     form = {
         "grant_type": "refresh_token",
         "refresh_token": token.refresh_token,
@@ -135,7 +135,7 @@ def bind_client(request: TokenRequest, client: ClientRegistration) -> ClientRegi
     if client.issuer is None:
         request.credentials.bind_issuer(request.server, client.client_id, request.issuer)
     elif client.issuer != request.issuer:
-        raise CredentialsMismatch(client.client_id, client.issuer, request.issuer)
+        raise credentials_mismatch(client.client_id, client.issuer, request.issuer)
     return client
 
 
@@ -314,7 +314,7 @@ class WorkloadIdentity:
 
     def _bind_client(self, request: TokenRequest) -> ClientRegistration | None:
         if self._issuer is not None and self._issuer != request.issuer:
-            raise CredentialsMismatch("that the workload's identity is for", self._issuer, request.issuer)
+            raise credentials_mismatch("that the workload's identity is for", self._issuer, request.issuer)
         # Without a configured issuer, the first one is recorded, and a server that later names another gets nothing.
         if self._issuer is None:
             request.credentials.bind_issuer(request.server, "workload identity", request.issuer)

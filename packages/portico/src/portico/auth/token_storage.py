@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from portico.auth.client_registration import ClientRegistration
-from portico.auth.errors import CredentialsMismatch
+from portico.auth.errors import credentials_mismatch
 from portico.auth.tokens import Token
 from portico.protocol.errors import UsageError
 
@@ -75,13 +75,13 @@ class TokenStorage:
         return None if place is None else self.token(place.issuer, place.resource)
 
     def bind_issuer(self, server: str, client: str, issuer: str) -> None:
-        """Bind configured credentials to the issuer of their first use; later issuers raise CredentialsMismatch."""
+        """Bind configured credentials to the issuer of their first use; later issuers raise credentials_mismatch."""
         key = ("client", server, client)
         bound = self._read(key, _LastUsed)
         if bound is None:
             self._write(key, _LastUsed(issuer))
         elif bound.issuer != issuer:
-            raise CredentialsMismatch(client or "that was configured", bound.issuer, issuer)
+            raise credentials_mismatch(client or "that was configured", bound.issuer, issuer)
 
     def _read(self, key: StorageKey, kind: type[S]) -> S | None:
         data = self._store.read(key)

@@ -38,10 +38,6 @@ def is_interactive() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
-class InputClosed(Exception):
-    """The user closed the input with Ctrl-D."""
-
-
 class TerminalElicitation:
     """Elicitation handler that prompts on standard error, because standard output may be redirected."""
 
@@ -66,7 +62,7 @@ class TerminalElicitation:
             if params.mode == "url":
                 return await self._open_page(params.url or "")
             return await self._form(params.requested_schema)
-        except InputClosed:
+        except EOFError:
             self._printer.print_error("")
             return ElicitResult("cancel")
 
@@ -155,7 +151,7 @@ class TerminalElicitation:
         self._printer.print_error(prompt, end="")
         line = await read_line()
         if not line:
-            raise InputClosed
+            raise EOFError
         return line.rstrip("\r\n")
 
 

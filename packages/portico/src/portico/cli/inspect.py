@@ -77,7 +77,7 @@ async def _supports_version(version: str, printer: Printer, arguments: argparse.
 
 async def _summarize(client: Client) -> dict[str, Any]:
     info = client.server_info
-    lists = {name: await _list_or_empty(getattr(client, f"list_{name}")) for name in _LISTS}
+    lists = {name: await list_or_empty(getattr(client, f"list_{name}")) for name in _LISTS}
     tools = [msgspec.to_builtins(tool) for tool in lists["tools"]]
     tokens_by_tool = {tool["name"]: tokens_from_bytes(len(msgspec.json.encode(tool))) for tool in tools}
     largest = sorted(tokens_by_tool, key=lambda name: -tokens_by_tool[name])[:MAX_LARGEST_TOOLS]
@@ -111,7 +111,8 @@ def _lint(tools: list[dict[str, Any]], client: Client) -> dict[str, Any]:
 _LISTS = ("tools", "resources", "resource_templates", "prompts")
 
 
-async def _list_or_empty(list_items: Any) -> list[Any]:
+async def list_or_empty(list_items: Any) -> list[Any]:
+    """Return a list, or an empty one if the server does not have it."""
     try:
         return list(await list_items())
     except MethodNotFound:

@@ -17,10 +17,11 @@ from urllib.parse import urlsplit
 
 from portico.cli.connect import run_with_client
 from portico.cli.files import read_text, write_atomic
+from portico.cli.inspect import list_or_empty
 from portico.cli.output import Printer
 from portico.cli.specs import parse_target_command
 from portico.client.client import Client
-from portico.protocol.errors import MethodNotFound, UsageError
+from portico.protocol.errors import UsageError
 from portico.protocol.versions import SUPPORTED_PROTOCOL_VERSIONS
 from portico.settings_file import read_tables
 from portico.text import one_line
@@ -104,9 +105,9 @@ async def _collect_facts(client: Client, arguments: argparse.Namespace, project:
         "description": _description(arguments.description, project, client.instructions),
         "tools": [
             {"name": tool.name, "description": one_line(tool.description or "", MAX_TOOL_DESCRIPTION_CHARS)}
-            for tool in await _list_or_empty(client.list_tools)
+            for tool in await list_or_empty(client.list_tools)
         ],
-        "has_prompts": bool(await _list_or_empty(client.list_prompts)),
+        "has_prompts": bool(await list_or_empty(client.list_prompts)),
         "protocol_version": client.protocol_version,
     }
 
@@ -126,13 +127,6 @@ def _description(description: str | None, project: Mapping[str, Any], instructio
     if not text:
         raise UsageError("the server has no description: add --description, or a description in pyproject.toml")
     return text
-
-
-async def _list_or_empty(list_items: Any) -> list[Any]:
-    try:
-        return list(await list_items())
-    except MethodNotFound:
-        return []
 
 
 # The project

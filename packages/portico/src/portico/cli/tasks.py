@@ -163,13 +163,9 @@ def _row(job: Job) -> tuple[str, ...]:
         job.tool,
         job.outcome_status,
         _progress_bar(job),
-        _format_time(job.created_at),
+        datetime.fromtimestamp(job.created_at / 1000).isoformat(" ", "seconds"),
         job.message or "",
     )
-
-
-def _format_time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000).isoformat(" ", "seconds")
 
 
 def _natural_sort_key(name: str) -> list[tuple[int, str]]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
+from portico.definitions.invisible_chars import escape_json_char
 from portico.protocol.errors import PorticoError
 from portico.text import truncate
 
@@ -36,7 +37,7 @@ def plural(noun: str, count: int) -> str:
 
 def escape_json(text: str) -> str:
     """Escape invisible characters in JSON. They occur only in strings, so the value is unchanged."""
-    return _escape_lines(text, _escape_json)
+    return _escape_lines(text, escape_json_char)
 
 
 def _escape_lines(text: str, escape: Callable[[str], str]) -> str:
@@ -54,12 +55,6 @@ def _is_plain(char: str) -> bool:
 def _escape(char: str) -> str:
     code = ord(char)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def _escape_json(char: str) -> str:
-    # JSON escapes are UTF-16 code units, so a character above U+FFFF needs two of them (RFC 8259, section 7).
-    units = char.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
 # Output

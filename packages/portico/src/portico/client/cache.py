@@ -28,13 +28,6 @@ MAX_CACHE_BYTES = 16 * 1024 * 1024
 # Upper bound for the `ttlMs` of a server.
 MAX_TTL_SECONDS = 24 * 3600.0
 
-# The cached methods that each notification makes stale.
-_STALE = {
-    notifications.TOOLS_LIST_CHANGED: ("tools/list",),
-    notifications.PROMPTS_LIST_CHANGED: ("prompts/list",),
-    notifications.RESOURCES_LIST_CHANGED: ("resources/list", "resources/templates/list"),
-}
-
 
 class _Hints(Struct, rename="camel"):
     ttl_ms: int = 0
@@ -98,7 +91,7 @@ class ResponseCache:
 
     def invalidate(self, method: str, uri: str | None = None) -> None:
         """Remove the entries that a change notification makes stale."""
-        stale = _STALE.get(method, ())
+        stale = notifications.CHANGED_LISTS.get(method, ())
         if stale or method == notifications.RESOURCE_UPDATED:
             self.generation += 1
         for key in list(self._results):

@@ -35,6 +35,7 @@ from portico.protocol.errors import (
     TransportError,
     UsageError,
 )
+from portico.protocol.jsonrpc import object_decoder
 from portico.protocol.lifecycle import DiscoverResult
 from portico.protocol.meta import LOG_LEVEL_RANKS
 from portico.protocol.methods import LONG_LIVED_METHODS, METHODS, as_input_required
@@ -60,8 +61,6 @@ LIST_TIMEOUT_SHARE = 0.8
 RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 30.0
 
 log = logging.getLogger("portico")
-
-_members = msgspec.json.Decoder(dict[str, Raw])
 
 
 class ServerGroup(Protocol):
@@ -438,7 +437,7 @@ class ServerConnection:
         own = self._own_names.get(call.decode_params().name)
         if own is None:
             return call
-        params: dict[str, Any] = {**_members.decode(call.params), "name": own}
+        params: dict[str, Any] = {**object_decoder.decode(call.params), "name": own}
         return replace(call, params=Raw(jsonrpc.encode(params)))
 
     # Requests and notifications from the server
@@ -470,7 +469,7 @@ def _attributed_task(name: str, result: Any) -> Any:
     """Return the state of a task with the server's name added to each input request."""
     if type(result) is not Raw or b'"inputRequests"' not in bytes(result):
         return result
-    state = _members.decode(result)
+    state = object_decoder.decode(result)
     requests = attribute_tasks(name, msgspec.json.decode(state["inputRequests"])) if "inputRequests" in state else {}
     return Raw(jsonrpc.encode({**state, "inputRequests": requests}))
 

@@ -25,7 +25,7 @@ from portico.protocol.errors import (
     error_from_response,
 )
 from portico.protocol.subscriptions import SubscriptionFilter
-from portico.protocol.tasks import EXTENSION, DetailedTask, TaskStatus
+from portico.protocol.tasks import EXTENSION, TERMINAL_STATUSES, DetailedTask, TaskStatus
 
 if TYPE_CHECKING:
     from portico.client.client import Client
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 POLL_SECONDS, MAX_POLL_SECONDS = 1.0, 60.0
 # With notifications, polling only covers lost ones.
 FALLBACK_POLL_SECONDS = 10.0
-TERMINAL_STATUSES = frozenset({"completed", "failed", "cancelled"})
 
 
 class _Handle(Struct, rename="camel"):

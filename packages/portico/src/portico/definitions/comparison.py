@@ -114,7 +114,7 @@ def _hints(before: ListedTool, after: ListedTool) -> Iterator[DefinitionChange]:
         # A client may have decided from the hint to call the tool without asking the user. Attack:
         # a server that changes after its approval (rug pull).
         elif now is careful:
-            todo = f"Decide again whether it may be called without confirmation: {hint} is {_json(now)}."
+            todo = f"Decide again whether it may be called without confirmation: {hint} is {str(now).lower()}."
             yield DefinitionChange("breaking", "tool", hint, f"it {worse}", todo)
         else:
             yield DefinitionChange("minor", "tool", hint, f"it {better}", "")
@@ -123,10 +123,6 @@ def _hints(before: ListedTool, after: ListedTool) -> Iterator[DefinitionChange]:
         if before.annotations.get(name) != after.annotations.get(name):
             message = f"the annotation {name} has changed"
             yield DefinitionChange("patch", "tool", name, message, "", is_words=True)
-
-
-def _json(value: bool) -> str:
-    return "true" if value else "false"
 
 
 def _tasks(before: ListedTool, after: ListedTool) -> Iterator[DefinitionChange]:

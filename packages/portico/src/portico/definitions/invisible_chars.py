@@ -59,9 +59,12 @@ def visible_json(value: Any, *, sort: bool = False) -> str:
     text = msgspec.json.format(msgspec.json.encode(value, order="sorted" if sort else None), indent=2).decode()
     if text.isascii() and "\x7f" not in text:
         return text
-    return "".join(char if char == "\n" or (char.isprintable() and is_visible(char)) else _units(char) for char in text)
+    return "".join(
+        char if char == "\n" or (char.isprintable() and is_visible(char)) else escape_json_char(char) for char in text
+    )
 
 
-def _units(char: str) -> str:
+def escape_json_char(char: str) -> str:
+    """Return a character as JSON escapes: UTF-16 code units, two above U+FFFF (RFC 8259, section 7)."""
     units = char.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

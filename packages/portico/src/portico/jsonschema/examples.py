@@ -220,7 +220,7 @@ def _text(schema: Schema, name: str) -> str:
     if isinstance(schema.get("pattern"), str):
         try:
             return generate_matching_text(schema["pattern"], minimum)
-        except UnsupportedPattern:
+        except NoExampleFound:
             pass
     if schema.get("contentEncoding") == "base64":
         return "aGVsbG8="
@@ -245,21 +245,17 @@ _CATEGORIES: dict[str, Callable[[str], bool]] = {
 }
 
 
-class UnsupportedPattern(ValueError):
-    """The pattern uses unsupported syntax."""
-
-
 def generate_matching_text(pattern: str, min_length: int = 0) -> str:
     """Return a matching string of at least `min_length` characters, if the pattern has a repetition."""
     if len(pattern) > MAX_PATTERN_CHARS:
-        raise UnsupportedPattern("it is too long")
+        raise NoExampleFound("it is too long")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # Python's own pattern parser. It is private, but other libraries depend on it, too.
             parts = re._parser.parse(pattern)  # type: ignore[attr-defined]
     except (re.error, RecursionError, OverflowError) as failure:
-        raise UnsupportedPattern(str(failure)) from None
+        raise NoExampleFound(str(failure)) from None
     shortest = _generate_sequence(parts, 0)
     return shortest if len(shortest) >= min_length else _generate_sequence(parts, min(min_length, MAX_MATCH_CHARS))
 
@@ -270,7 +266,7 @@ def _generate_sequence(parts: Any, extra: int) -> str:
     for kind, value in parts:
         text += _generate_part(str(kind), value, max(extra - len(text), 0))
         if len(text) > MAX_MATCH_CHARS:
-            raise UnsupportedPattern("the generated text is too long")
+            raise NoExampleFound("the generated text is too long")
     return text
 
 
@@ -292,7 +288,7 @@ def _generate_part(kind: str, value: Any, extra: int) -> str:
         times = min(minimum if minimum == maximum else minimum + extra, maximum)
         if len(once) * times <= MAX_MATCH_CHARS:
             return once * times
-    raise UnsupportedPattern(f"{kind} is not supported")
+    raise NoExampleFound(f"{kind} is not supported")
 
 
 def _choose_char(items: list[tuple[object, Any]]) -> str:
@@ -302,7 +298,7 @@ def _choose_char(items: list[tuple[object, Any]]) -> str:
     own = [chr(value if kind == "LITERAL" else value[0]) for kind, value in kinds if kind in ("LITERAL", "RANGE")]
     fitting = [char for char in (*own, *_ANY) if any(_class_contains(*item, char) for item in kinds) is not is_negative]
     if not fitting:
-        raise UnsupportedPattern("a set is empty")
+        raise NoExampleFound("a set is empty")
     best: str = next((char for char in fitting if char.isalnum()), fitting[0])
     return best
 

@@ -238,12 +238,8 @@ def convert_formats(value: Any, schema: Schema) -> Any:
     try:
         # Proportional to the value: a schema with alternatives may visit a node several times, but not without limit.
         return _FormatConverter(schema, 16 * size + 1000).convert(value, schema) if size < MAX_VALUE_NODES else value
-    except (_WorkLimitReached, RecursionError):
+    except (SchemaTooExpensive, RecursionError):
         return value
-
-
-class _WorkLimitReached(Exception):
-    """The schema requires too much work; the value stays unchanged."""
 
 
 class _FormatConverter(SchemaReader):
@@ -256,7 +252,7 @@ class _FormatConverter(SchemaReader):
         for option in self.alternatives(schema):
             self._steps -= 1
             if self._steps < 0:
-                raise _WorkLimitReached
+                raise SchemaTooExpensive
             result = self._read(value, option)
             # An alternative that leaves the value unchanged says nothing; the next one may convert it.
             if result is not value and result != value:

@@ -13,7 +13,7 @@ HEADER_KEYWORD = "x-mcp-header"
 HEADER_PREFIX = "Mcp-Param-"
 
 # RFC 9110, section 5.6.2: the characters of a header name.
-_TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+TOKEN_PATTERN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 # Numbers are excluded by the specification: their text form differs between languages.
 _ALLOWED_TYPES = ("string", "integer", "boolean")
 # JavaScript clients cannot represent larger integers exactly, so header and body could differ silently.
@@ -59,7 +59,7 @@ def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _mirror(schema: Mapping[str, Any], path: tuple[str, ...]) -> HeaderParam:
     name, kind = schema[HEADER_KEYWORD], schema.get("type")
-    if not isinstance(name, str) or not re.fullmatch(_TOKEN, name):
+    if not isinstance(name, str) or not re.fullmatch(TOKEN_PATTERN, name):
         raise ValueError(f"{HEADER_KEYWORD} of {path[-1]!r} must be a valid header name")
     if kind not in _ALLOWED_TYPES:
         raise ValueError(f"{HEADER_KEYWORD} of {path[-1]!r}: only strings, integers and booleans can be mirrored")

@@ -109,7 +109,9 @@ class MalformedMessage(Struct):
 
 
 _message_decoder = msgspec.json.Decoder(JsonRpcMessage)
-_raw_members_decoder = msgspec.json.Decoder(dict[str, Raw])
+# Decode the members of an object or of an array, and leave their values undecoded.
+object_decoder = msgspec.json.Decoder(dict[str, Raw])
+array_decoder = msgspec.json.Decoder(list[Raw])
 _json_decoder = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
@@ -220,7 +222,7 @@ def has_duplicate_members(
     if len(names) == len(unique) and unique <= exact and b"\\u" not in outside and outside.isascii():
         return False
     try:
-        members = _raw_members_decoder.decode(text)
+        members = object_decoder.decode(text)
     except msgspec.DecodeError:
         return _decode_pairs(text)
     return has_other_case(members, steering) or (not _has_only_members(text, members) and _decode_pairs(text))
@@ -251,7 +253,7 @@ def has_duplicate_keys(arguments: Raw) -> bool:
     if colons < 2:
         return False
     try:
-        members = _raw_members_decoder.decode(arguments)
+        members = object_decoder.decode(arguments)
     except msgspec.DecodeError:
         return False  # not an object; decoding the arguments reports it
     if len(members) > MAX_ARGUMENTS:

@@ -366,6 +366,13 @@ def register_method(row: Method) -> None:
 
 # Requests that may be answered with `input_required` on 2026-07-28.
 INPUT_REQUIRED_METHODS = frozenset({"tools/call", "prompts/get", "resources/read"})
+# The member of a list result with its entries, and the member that names an entry.
+LIST_MEMBERS = {
+    "tools/list": ("tools", "name"),
+    "prompts/list": ("prompts", "name"),
+    "resources/list": ("resources", "uri"),
+    "resources/templates/list": ("resourceTemplates", "uriTemplate"),
+}
 
 
 def as_input_required(method: str, result: Any) -> client_features.InputRequiredResult | None:

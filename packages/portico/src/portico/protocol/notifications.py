@@ -26,6 +26,15 @@ TASK_UPDATED = "notifications/tasks"
 TASK_STATUS = "notifications/tasks/status"
 SUBSCRIPTIONS_ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
+# The lists that changed, by notification.
+CHANGED_LISTS = {
+    TOOLS_LIST_CHANGED: ("tools/list",),
+    PROMPTS_LIST_CHANGED: ("prompts/list",),
+    RESOURCES_LIST_CHANGED: ("resources/list", "resources/templates/list"),
+}
+# Dropped while the client does not read. Other notifications carry state and must arrive.
+DROPPABLE = frozenset({LOG_MESSAGE, PROGRESS})
+
 
 class NotificationParams(Struct, omit_defaults=True, kw_only=True):
     meta: dict[str, Any] | None = field(default=None, name="_meta")

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from portico.protocol import jsonrpc
 from portico.protocol.client_features import CreateMessageParams, ElicitParams, InputRequest, InputRequiredResult
+from portico.protocol.jsonrpc import object_decoder
 
 UPSTREAM = "portico/upstream"
 # Prefix of Portico's own `_meta` keys. Upstreams must not set them.
@@ -35,8 +36,6 @@ _KNOWN = {
     method: tuple(member.encode_name for member in msgspec.structs.fields(params))
     for method, params in ((_ELICITATION, ElicitParams), (_SAMPLING, CreateMessageParams))
 }
-
-_members = msgspec.json.Decoder(dict[str, Raw])
 
 
 def mark_text(alias: str, text: str) -> str:
@@ -65,7 +64,7 @@ def attribute(alias: str, method: str, params: Any) -> Any:
     if method not in (_ELICITATION, _SAMPLING) or params is None:
         return params
     try:
-        decoded = _members.decode(_encode_params(params))
+        decoded = object_decoder.decode(_encode_params(params))
     except (msgspec.DecodeError, RecursionError):
         return params
     members: dict[str, Any] = {
@@ -143,7 +142,7 @@ def _encode_params(params: Any) -> bytes:
 
 def _marked_meta(alias: str, meta: Raw | None) -> dict[str, Any]:
     try:
-        members: dict[str, Any] = {} if meta is None else dict(_members.decode(meta))
+        members: dict[str, Any] = {} if meta is None else dict(object_decoder.decode(meta))
     except (msgspec.DecodeError, RecursionError):
         members = {}
     return {

@@ -48,8 +48,6 @@ log = logging.getLogger("portico")
 MAX_IN_FLIGHT_REQUESTS = 1024
 # A user may have to answer a server-to-client request, so the limit is generous; the user may also have left.
 CLIENT_REQUEST_TIMEOUT_SECONDS = 3600.0
-# Dropped while the client does not read. Other notifications carry state and must arrive.
-_DROPPABLE_NOTIFICATIONS = frozenset({notifications.LOG_MESSAGE, notifications.PROGRESS})
 
 
 class RequestStream(Protocol):
@@ -350,7 +348,7 @@ class Channel:
         """Send a notification. Drops log messages and progress while the peer does not read."""
         # A client that stopped reading must not make the server buffer log messages without limit. Other
         # notifications change state, so they are never dropped.
-        if self.is_congested is not None and method in _DROPPABLE_NOTIFICATIONS and self.is_congested():
+        if self.is_congested is not None and method in notifications.DROPPABLE and self.is_congested():
             return
         self.send(jsonrpc.encode_notification(method, params))
 

@@ -14,7 +14,7 @@ import msgspec
 from portico.protocol import jsonrpc
 from portico.protocol.errors import InvalidParams, InvalidRequest, ParseError, ProtocolError, ToolError
 from portico.protocol.jsonrpc import JsonRpcMessage
-from portico.protocol.methods import METHODS
+from portico.protocol.methods import LIST_MEMBERS, METHODS
 from portico.protocol.tools import ERROR_META_KEY
 from portico.rpc.call import Call
 from portico.rpc.observers import Observer
@@ -29,13 +29,6 @@ MAX_LOGGED_NAMES = 50
 _INVALID = (InvalidParams, InvalidRequest, ParseError)
 # Error types of tools that reject their arguments, in results and in exceptions.
 _INVALID_KINDS = frozenset({"ValidationError", "InvalidParams"})
-# List methods: the result member that holds the entries, and the entry member that identifies each.
-_LISTS = {
-    "tools/list": ("tools", "name"),
-    "prompts/list": ("prompts", "name"),
-    "resources/list": ("resources", "uri"),
-    "resources/templates/list": ("resourceTemplates", "uriTemplate"),
-}
 
 
 class DebugLog(Observer):
@@ -85,7 +78,7 @@ def _log_failure(call: Call, failure: BaseException) -> None:
 
 
 def _log_result(call: Call, result: Any) -> None:
-    listed = _LISTS.get(call.method)
+    listed = LIST_MEMBERS.get(call.method)
     if listed is not None and isinstance(result, dict) and isinstance(result.get(listed[0]), list):
         names = [str(item.get(listed[1])) for item in result[listed[0]] if isinstance(item, dict)]
         more = ", …" if len(names) > MAX_LOGGED_NAMES else ""

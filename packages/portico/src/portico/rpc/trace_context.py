@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from portico.protocol.jsonrpc import object_decoder
 from portico.rpc.call import Call
 
 TRACE_CONTEXT_KEYS = ("traceparent", "tracestate", "baggage")
@@ -16,8 +17,6 @@ _MAX_VALUE_CHARS = 8192
 _PARENT = b"traceparent"
 _IN_META = re.compile(rb'"traceparent"\s*:\s*"[0-9a-f]{2}-([0-9a-f]{32})-')
 _IN_HEADER = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-")
-
-_members = msgspec.json.Decoder(dict[str, Raw])
 
 
 def extract_trace_context(call: Call) -> dict[str, str]:
@@ -47,8 +46,8 @@ def get_trace_id(call: Call) -> str:
 
 def inject_trace_context(call: Call, context: dict[str, str]) -> Call:
     """Return the call with the trace context in its `_meta`."""
-    members: dict[str, Any] = dict(_members.decode(bytes(call.params) or b"{}"))
-    meta = _members.decode(members.get("_meta", b"{}"))
+    members: dict[str, Any] = dict(object_decoder.decode(bytes(call.params) or b"{}"))
+    meta = object_decoder.decode(members.get("_meta", b"{}"))
     remaining = {name: value for name, value in meta.items() if name not in TRACE_CONTEXT_KEYS}
     members["_meta"] = {**remaining, **context}
     return replace(call, params=Raw(msgspec.json.encode(members)), read=None)

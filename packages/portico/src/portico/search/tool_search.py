@@ -16,6 +16,7 @@ from portico.protocol import jsonrpc
 from portico.protocol.content import TextContent
 from portico.protocol.errors import ComponentNotFound, InvalidParams, ToolError
 from portico.protocol.json_depth import decode_bounded
+from portico.protocol.jsonrpc import object_decoder
 from portico.protocol.tools import CallToolParams, CallToolResult
 from portico.rpc.call import Call, Handler
 from portico.search.searchable_tools import ToolView, VisibleTool
@@ -121,7 +122,6 @@ class ToolCallRequest(Struct, forbid_unknown_fields=True):
 
 
 _reading = msgspec.json.Decoder(ToolCallRequest)
-_params = msgspec.json.Decoder(dict[str, Raw])
 
 
 def _parse_request(params: CallToolParams) -> ToolCallRequest | None:
@@ -138,7 +138,7 @@ def _parse_request(params: CallToolParams) -> ToolCallRequest | None:
 
 
 def _redirect_call(call: Call, request: ToolCallRequest) -> Call:
-    params: dict[str, Any] = _params.decode(call.params)
+    params: dict[str, Any] = object_decoder.decode(call.params)
     # Other members, such as `_meta` with the progress token and the request state, stay: they
     # belong to the requested tool.
     params |= {"name": request.name, "arguments": request.arguments}

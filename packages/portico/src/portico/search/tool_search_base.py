@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from portico.caching import LruCache
 from portico.protocol import jsonrpc
+from portico.protocol.jsonrpc import object_decoder
 from portico.protocol.lifecycle import DiscoverResult
 from portico.protocol.meta import Implementation
 from portico.protocol.tasks import EXTENSION
@@ -191,7 +192,7 @@ class ToolSearchBase(HandlerWrapper):
 
     def _join_pinned(self, page: Raw, *others: Raw) -> Raw:
         """Return our page with the pinned entries of the others, in the configured order."""
-        members: dict[str, Raw] = _members.decode(page)
+        members: dict[str, Raw] = object_decoder.decode(page)
         by_name = {_name.decode(tool).name: tool for other in others for tool in _entries.decode(other).tools}
         pinned = [
             by_name[name]
@@ -241,7 +242,7 @@ def _answer_plainly(answer: MethodHandler, call: Call) -> Any:
 
 
 def _without_output(entry: Raw) -> Raw:
-    members = _members.decode(entry)
+    members = object_decoder.decode(entry)
     return Raw(jsonrpc.encode({name: value for name, value in members.items() if name != "outputSchema"}))
 
 
@@ -253,6 +254,5 @@ class _ListedEntries(Struct):
     tools: list[Raw] = []
 
 
-_members = msgspec.json.Decoder(dict[str, Raw])
 _name = msgspec.json.Decoder(_EntryName)
 _entries = msgspec.json.Decoder(_ListedEntries)

@@ -23,6 +23,7 @@ from portico.protocol import jsonrpc
 from portico.protocol.apps import APP_MIME_TYPE, APPS_EXTENSION, CSP_ORIGIN_PATTERN, UI_SCHEME, supports_apps
 from portico.protocol.content import TextResourceContents
 from portico.protocol.errors import UsageError
+from portico.protocol.jsonrpc import array_decoder, object_decoder
 from portico.rpc.call import Call
 from portico.server.components.resources import Resource
 from portico.server.registry.service import MethodHandler, Service
@@ -101,7 +102,7 @@ class AppPage(Struct, frozen=True):
         """Return the page as a resource. Hosts find its permissions in the contents and in the resource list."""
         wishes, page = self.ui_meta, self.page
         meta = {"ui": wishes} if wishes else None
-        inline = _is_html(page)
+        inline = isinstance(page, str) and page.lstrip()[:1] == "<"
         if not inline and not Path(page).is_file():
             raise UsageError(f"app page not found: {os.fspath(page)} (expected the path of an HTML file, or HTML)")
 
@@ -112,10 +113,6 @@ class AppPage(Struct, frozen=True):
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", uri.removeprefix(UI_SCHEME)).strip("-") or "page"
         title, about = self.title, self.description
         return Resource(read, uri, name=name, title=title, description=about, mime_type=APP_MIME_TYPE, meta=meta)
-
-
-def _is_html(page: Any) -> bool:
-    return isinstance(page, str) and page.lstrip()[:1] == "<"
 
 
 def _read(path: Path) -> str:
@@ -199,10 +196,6 @@ class ForwardedAppsExtension(AppsExtension):
         return {}
 
 
-_members = msgspec.json.Decoder(dict[str, Raw])
-_tools = msgspec.json.Decoder(list[Raw])
-
-
 class _PageMeta(Struct):
     visibility: tuple[str, ...] = ("model",)
 
@@ -226,10 +219,10 @@ def filter_model_visible(result: Any) -> Any:
     # Search the bytes first: decoding every list would cost more than the few lists with app tools justify.
     if type(result) is not Raw or b'"visibility"' not in bytes(result):
         return result
-    page = _members.decode(result)
+    page = object_decoder.decode(result)
     if "tools" not in page:
         return result
-    tools = _tools.decode(page["tools"])
+    tools = array_decoder.decode(page["tools"])
     remaining = [tool for tool in tools if _is_for_models(tool)]
     return result if len(remaining) == len(tools) else Raw(jsonrpc.encode({**page, "tools": remaining}))
 

@@ -9,10 +9,9 @@ from msgspec import Raw
 
 from portico.protocol import jsonrpc, meta as metas, notifications
 from portico.protocol.errors import InvalidParams
+from portico.protocol.jsonrpc import object_decoder
 from portico.protocol.methods import METHODS
 from portico.rpc.call import Call
-
-_members = msgspec.json.Decoder(dict[str, Raw])
 
 
 class NotificationRouter:
@@ -53,5 +52,5 @@ class NotificationRouter:
         """Return the params with the progress token that the original Call used."""
         if notice.method != notifications.PROGRESS or self.by_progress_token.get(call.progress_token) is call:
             return notice.params
-        members: dict[str, Any] = dict(_members.decode(notice.params))
+        members: dict[str, Any] = dict(object_decoder.decode(notice.params))
         return Raw(jsonrpc.encode({**members, "progressToken": call.progress_token}))

@@ -36,6 +36,7 @@ from portico.protocol.errors import (
     TransportError,
     UsageError,
 )
+from portico.protocol.jsonrpc import object_decoder
 from portico.protocol.meta import NO_CAPABILITIES, ClientCapabilities, Implementation, ProgressToken
 from portico.protocol.methods import LONG_LIVED_METHODS
 from portico.protocol.subscriptions import (
@@ -79,7 +80,6 @@ _MISSING_SESSION_CODES = frozenset({InvalidRequest.code, -32000, -32001})
 _MAX_CACHED_METAS = 256
 _MAX_CACHED_META_BYTES = 4096
 
-_members = msgspec.json.Decoder(dict[str, Raw])
 _CONNECTION_META_KEYS = frozenset(
     {
         metas.PROTOCOL_VERSION_META_KEY,
@@ -157,8 +157,8 @@ class RequestMetaEncoder:
             )
         # JSON allows escapes in keys. `find` is cheaper than `in`, which tries to convert bytes to an integer first.
         if params.find(b'"_meta"') >= 0 or params.find(b"\\u") >= 0:
-            members: dict[str, Any] = dict(_members.decode(params))
-            members["_meta"] = {**_members.decode(meta), **_members.decode(members.get("_meta", b"{}"))}
+            members: dict[str, Any] = dict(object_decoder.decode(params))
+            members["_meta"] = {**object_decoder.decode(meta), **object_decoder.decode(members.get("_meta", b"{}"))}
             return Raw(jsonrpc.encode(members))
         return Raw(params[:-1] + (b"," if len(params) > 2 else b"") + b'"_meta":' + meta + b"}")
 
@@ -171,7 +171,7 @@ def is_connection_meta(meta: bytes, *, cache: bool) -> bool:
     """Return whether a `_meta` contains only data that each connection sets itself."""
     if meta in _connection_metas:
         return True
-    if not meta or not _members.decode(meta).keys() <= _CONNECTION_META_KEYS:
+    if not meta or not object_decoder.decode(meta).keys() <= _CONNECTION_META_KEYS:
         return False
     if cache and len(meta) <= _MAX_CACHED_META_BYTES:
         _connection_metas[meta] = None
@@ -183,8 +183,8 @@ def strip_connection_meta(call: Call) -> Call:
     params = bytes(call.params)
     if params.find(b'"_meta"') < 0 and params.find(b"\\u") < 0:
         return call
-    members: dict[str, Any] = dict(_members.decode(call.params))
-    meta = _members.decode(members.pop("_meta", b"{}"))
+    members: dict[str, Any] = dict(object_decoder.decode(call.params))
+    meta = object_decoder.decode(members.pop("_meta", b"{}"))
     own = {name: value for name, value in meta.items() if name not in _CONNECTION_META_KEYS}
     return replace(call, params=Raw(jsonrpc.encode({**members, "_meta": own} if own else members)))
 
@@ -479,7 +479,7 @@ class Upstream:
         usable = self.transport.filter_callable_tools(page.tools)
         if len(usable) == len(page.tools):
             return result
-        return Raw(jsonrpc.encode({**_members.decode(result), "tools": usable}))
+        return Raw(jsonrpc.encode({**object_decoder.decode(result), "tools": usable}))
 
     async def request(self, call: Call, timeout: float | None, idempotent: bool, *, observed: bool = False) -> Raw:
         """Send a request and return its result.

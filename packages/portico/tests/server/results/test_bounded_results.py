@@ -28,7 +28,7 @@ from portico.server.results.reading import find_matches, parse_pattern
 from portico.server.results.service import RESULTS_OWNER, is_small
 from portico.server.results.shortening import parse_result, shorten_result
 from portico.server.results.storage import MAX_RESULT_BYTES
-from portico.server.results.token_estimate import MAX_TOKENS_PER_BYTE, estimate_tokens, fit_text
+from portico.tokens import MAX_TOKENS_PER_BYTE, estimate_tokens, fit_text
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 BUDGET = 2_000

@@ -285,7 +285,7 @@ def _read(sync_run: SyncRun, baseline: SyncBaseline, remote: RemoteState, local:
         try:
             record = replace(
                 _validate_incoming(page, id, sync_run),
-                origin=origins.get(file_path(id)) or _format_tip(sync_run, remote),
+                origin=origins.get(file_path(id)) or f"{sync_run.remote}: {(remote.tip or '')[:12]}",
             )
             read.sides[id] = VersionedRecord(record, blob.sha)
         except (InvalidInput, ContentBlocked) as trouble:
@@ -365,10 +365,6 @@ def _screen_or_skip(sync_run: SyncRun, text: str) -> str | None:
         return sync_run.screen(text)[0]
     except ContentBlocked:
         return None
-
-
-def _format_tip(sync_run: SyncRun, remote: RemoteState) -> str:
-    return f"{sync_run.remote}: {(remote.tip or '')[:12]}"
 
 
 def _record_synced(

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from portico_services.system.anonymizer import NameIndex, decode_tokens, encode_tokens
-from portico_services.system.errors import InvalidArgument, require_package
+from portico_services.system.errors import SystemToolError, require_package
 from portico_services.system.files.line_ranges import redacted_blocks
 from portico_services.system.path_access import READ_BLOCK_BYTES, OpenFile
 from portico_services.system.results import LineMatch
@@ -46,7 +46,7 @@ ContentSearch = Callable[[OpenFile, FilePosition, Callable[[], bool]], ContentMa
 def compile_search(pattern: str) -> Search:
     """Compile a case-insensitive text search, or between slashes a search for an RE2 pattern: `/fail(ed|ure)/`."""
     if not 0 < len(pattern) <= MAX_PATTERN_CHARS:
-        raise InvalidArgument(f"The search text must have 1 to {MAX_PATTERN_CHARS} characters.")
+        raise SystemToolError(f"The search text must have 1 to {MAX_PATTERN_CHARS} characters.", outcome="invalid")
     if _is_pattern(pattern):
         return _regex_search(pattern[1:-1])
     text = CaseInsensitiveByteSearch(pattern)
@@ -79,7 +79,7 @@ def _regex_search(pattern: str) -> Search:
         # RE2 reports the reason, a colon, and the location, as bytes.
         reason, _, where = error.args[0].decode("utf-8", "replace").partition(": ")
         message = f"{reason}, at {where[:100]!r}" if where else reason
-        raise InvalidArgument(f"Invalid RE2 pattern: {message}.") from None
+        raise SystemToolError(f"Invalid RE2 pattern: {message}.", outcome="invalid") from None
 
     def search(data: bytes, at: int) -> tuple[int, int] | None:
         match = compiled.search(data, at)

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from portico_services.system.errors import SystemToolError
-from portico_services.system.files.walk import MAX_DEPTH, PSEUDO_FILESYSTEMS, entry_type
-from portico_services.system.path_access import AllowedPaths, OpenDirectory
+from portico_services.system.files.walk import MAX_DEPTH, entry_type
+from portico_services.system.path_access import PSEUDO_FILESYSTEMS, AllowedPaths, OpenDirectory
 from portico_services.system.text import path_from_text, path_to_text
 
 # Beyond this number the index is not used, and a search walks the directories.

@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import Any, Literal, Protocol
 
 from portico_services.system.cursors import EncryptedCursorCodec
-from portico_services.system.errors import InvalidArgument, PathNotAllowed, SystemToolError
+from portico_services.system.errors import PathNotAllowed, SystemToolError
 from portico_services.system.files.content_search import FILE_START, ContentSearch, FilePosition, LineSearch
 from portico_services.system.files.line_ranges import LineBoundaries, read_context
 from portico_services.system.files.name_index import FileNameIndex
@@ -192,11 +192,15 @@ class FileQueries:
         digest = hashlib.new(algorithm, usedforsecurity=False)
         with self.roots.open(path_from_text(path)) as file:
             if file.size > MAX_HASHED_BYTES:
-                raise InvalidArgument(f"The file has {file.size:,} bytes; the limit is {MAX_HASHED_BYTES:,} bytes.")
+                raise SystemToolError(
+                    f"The file has {file.size:,} bytes; the limit is {MAX_HASHED_BYTES:,} bytes.", outcome="invalid"
+                )
             for block in file.blocks():
                 digest.update(block)
                 if self._clock() > deadline:
-                    raise InvalidArgument(f"The file could not be read within {HASH_TIMEOUT_SECONDS:g} s.")
+                    raise SystemToolError(
+                        f"The file could not be read within {HASH_TIMEOUT_SECONDS:g} s.", outcome="invalid"
+                    )
             return Checksum(path_to_text(file.path), algorithm, digest.hexdigest(), file.size)
 
 

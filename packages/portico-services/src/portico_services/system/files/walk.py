@@ -11,12 +11,10 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from portico_services.system.path_access import OpenDirectory
+from portico_services.system.path_access import PSEUDO_FILESYSTEMS, OpenDirectory
 from portico_services.system.results import SearchMode
 
 MAX_DEPTH = 100
-# Kernel pseudo file systems. A walk may start in one but does not descend into it.
-PSEUDO_FILESYSTEMS = frozenset({"/proc", "/sys", "/dev"})
 # Patterns for one character: a character of a token may correspond to any part of the real name.
 _ONE_OF = re.compile(r"\?|\[!?\]?[^\]]*\]")
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 
-from portico_services.system.errors import InvalidArgument
+from portico_services.system.errors import SystemToolError
 
 LogLevel = Literal["DEBUG", "INFORMATION", "WARNING", "ERROR", "CRITICAL"]
 LEVELS: tuple[LogLevel, ...] = ("DEBUG", "INFORMATION", "WARNING", "ERROR", "CRITICAL")
@@ -131,10 +131,11 @@ class EventLog(ABC):
                     break
                 results.append(step)
                 if len(results) > MAX_REVERSED_ENTRIES:
-                    raise InvalidArgument(
+                    raise SystemToolError(
                         f"More than {MAX_REVERSED_ENTRIES:,} entries match, and this log can only be read from "
                         "its end. Narrow the query with startTime and endTime, or read the newest entries "
-                        "first."
+                        "first.",
+                        outcome="invalid",
                     )
             yield None
         for entry in reversed(results):
@@ -197,8 +198,9 @@ def parse_iso_us(text: str, name: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidArgument(
-            f"{name} must be an ISO 8601 date and time such as 2026-01-31T12:00:00Z, got {text[:80]!r}."
+        raise SystemToolError(
+            f"{name} must be an ISO 8601 date and time such as 2026-01-31T12:00:00Z, got {text[:80]!r}.",
+            outcome="invalid",
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

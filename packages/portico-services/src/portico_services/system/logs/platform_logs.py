@@ -20,7 +20,7 @@ import msgspec
 
 from portico.extend import decode_bounded
 from portico_services.system import subprocesses
-from portico_services.system.errors import CorruptData, NotFound, ReadFailed, SystemToolError, require_package
+from portico_services.system.errors import CorruptData, NotFound, SystemToolError, require_package
 from portico_services.system.logs.entries import (
     COUNT_TIMEOUT_SECONDS,
     CRITICAL,
@@ -122,8 +122,10 @@ class WindowsLog(EventLog):
         if code == _NOT_FOUND:
             return NotFound(f"Unknown log {self.name!r}.")
         if code == _DENIED:
-            return ReadFailed(f"Access to the log {self.name!r} was denied.")
-        return ReadFailed(f"The log {self.name!r} cannot be read now (Windows error {code}).")
+            return SystemToolError(f"Access to the log {self.name!r} was denied.", outcome="unreadable")
+        return SystemToolError(
+            f"The log {self.name!r} cannot be read now (Windows error {code}).", outcome="unreadable"
+        )
 
 
 def to_xpath(query: LogQuery, before: int | None = None) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from portico_services.system import subprocesses
-from portico_services.system.errors import CorruptData, InvalidArgument, ReadFailed, SystemToolError, require_package
+from portico_services.system.errors import CorruptData, SystemToolError, require_package
 from portico_services.system.path_access import AllowedPaths
 from portico_services.system.registry.hive import Hive
 from portico_services.system.registry.platform_branches import GsettingsBranch, PlistBranch, SysctlBranch
@@ -52,7 +52,9 @@ def _branch_name(name: str) -> str:
     r"""Return the full name of a configured hive: HKLM\\SYSTEM is HKEY_LOCAL_MACHINE\\SYSTEM."""
     parts = [part for part in re.split(r"[\\\\/]", name) if part]
     if not parts:
-        raise InvalidArgument(f"invalid name of a hive: expected a name such as SYSTEM or HKLM\\\\SYSTEM, got {name!r}")
+        raise SystemToolError(
+            f"invalid name of a hive: expected a name such as SYSTEM or HKLM\\\\SYSTEM, got {name!r}", outcome="invalid"
+        )
     return "\\".join(full_path(parts))
 
 
@@ -125,7 +127,7 @@ class WindowsBranch(RegistryBranch):
         except FileNotFoundError:
             return None
         except OSError:
-            raise ReadFailed("Access to the key was denied.") from None
+            raise SystemToolError("Access to the key was denied.", outcome="unreadable") from None
 
     def value(self, path: KeyPath, name: str) -> StoredValue | None:
         try:
@@ -135,7 +137,7 @@ class WindowsBranch(RegistryBranch):
         except FileNotFoundError:
             return None
         except OSError:
-            raise ReadFailed("Access to the value was denied.") from None
+            raise SystemToolError("Access to the value was denied.", outcome="unreadable") from None
 
     def write(self, path: KeyPath, name: str, number: int, value: Any) -> None:
         # Binary values are passed as hexadecimal digits; winreg expects bytes.
@@ -144,7 +146,7 @@ class WindowsBranch(RegistryBranch):
             with self._api.CreateKeyEx(self._top, "\\".join(path), 0, self._api.KEY_WRITE) as key:
                 self._api.SetValueEx(key, name, 0, number, stored)
         except OSError:
-            raise ReadFailed("Write access to the key was denied.") from None
+            raise SystemToolError("Write access to the key was denied.", outcome="unreadable") from None
 
     def _enumerate(self, get: Any, key: Any) -> Iterator[Any]:
         number = 0
@@ -238,8 +240,9 @@ class PortableBranch(RegistryBranch):
     def write(self, path: KeyPath, name: str, number: int, value: Any) -> None:
         data = encode_value(number, value)
         if len(data) > MAX_VALUE_BYTES or any(len(item) > MAX_NAME_CHARS for item in (*path, name)):
-            raise InvalidArgument(
-                f"A name may have up to {MAX_NAME_CHARS} characters, and a value up to {MAX_VALUE_BYTES:,} bytes."
+            raise SystemToolError(
+                f"A name may have up to {MAX_NAME_CHARS} characters, and a value up to {MAX_VALUE_BYTES:,} bytes.",
+                outcome="invalid",
             )
         key = self._create_key(path)
         self._portable.run(

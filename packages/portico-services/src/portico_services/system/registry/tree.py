@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from portico_services.system.errors import AccessDenied, InvalidArgument, NotFound, SystemToolError
+from portico_services.system.errors import NotFound, SystemToolError
 from portico_services.system.registry.values import VALUE_TYPES, StoredValue, encode_value, type_number, value_range
 from portico_services.system.results import MAX_KEY_PAGE_ITEMS, MAX_READ_BYTES, RegistryValue, RegistryWriteResult
 
@@ -83,7 +83,7 @@ class RegistryBranch(ABC):
 
     def write(self, path: KeyPath, name: str, number: int, value: Any) -> None:
         """Set a value and create missing keys. Only called if `writable`."""
-        raise AccessDenied("This branch is read-only.")
+        raise SystemToolError("This branch is read-only.", outcome="denied")
 
 
 class RegistryTree:
@@ -139,16 +139,18 @@ class RegistryTree:
         number = type_number(type) if type is not None else infer_type(value)
         encode_value(number, value)  # Rejects values that cannot be stored.
         if not dry_run and not self._writable:
-            raise AccessDenied(
+            raise SystemToolError(
                 "The registry is read-only here; nothing was written. Use dry_run=true to preview the change. "
                 "The operator can allow writing in the settings of this server: under [services.system], registry = "
-                '"read-write" in access_levels.'
+                '"read-write" in access_levels.',
+                outcome="denied",
             )
         if not branch.writable:
-            raise AccessDenied(f"{branch_name} is read-only: {branch.description}.")
+            raise SystemToolError(f"{branch_name} is read-only: {branch.description}.", outcome="denied")
         if not below:
-            raise InvalidArgument(
-                "A value must be written to a key below a branch, such as HKEY_CURRENT_USER\\Software\\Example."
+            raise SystemToolError(
+                "A value must be written to a key below a branch, such as HKEY_CURRENT_USER\\Software\\Example.",
+                outcome="invalid",
             )
         before = branch.value(below, name)
         if not dry_run:
@@ -160,14 +162,18 @@ class RegistryTree:
 
     def _branch(self, path: str) -> tuple[str, RegistryBranch, KeyPath]:
         if len(path) > MAX_PATH_CHARS or "\0" in path:
-            raise InvalidArgument(f"The path of a key may have up to {MAX_PATH_CHARS} characters and no NUL.")
+            raise SystemToolError(
+                f"The path of a key may have up to {MAX_PATH_CHARS} characters and no NUL.", outcome="invalid"
+            )
         # Names may contain slashes, so a slash is a separator only if the path has no backslash.
         parts = [part for part in path.split("\\" if "\\" in path else "/") if part]
         first, *below = parts or [""]
         if len(below) > MAX_DEPTH:
-            raise InvalidArgument(f"A key may be nested up to {MAX_DEPTH} levels.")
+            raise SystemToolError(f"A key may be nested up to {MAX_DEPTH} levels.", outcome="invalid")
         if _DENIED_KEYS.match("\\".join([ABBREVIATIONS.get(first.upper(), first), *below])):
-            raise AccessDenied(f"Access to {path!r} is denied: it contains secrets or belongs to another user.")
+            raise SystemToolError(
+                f"Access to {path!r} is denied: it contains secrets or belongs to another user.", outcome="denied"
+            )
         parts = full_path(parts)
         # The longest match wins: a hive may be a separate branch below a Windows branch, such as
         # HKEY_LOCAL_MACHINE\\SYSTEM.
@@ -197,7 +203,7 @@ def _merge_names(subkeys: Iterable[str], more: list[str]) -> list[str]:
 def infer_type(value: Any) -> int:
     """Return the default type for a value."""
     if isinstance(value, bool) or not isinstance(value, int | str | list):
-        raise InvalidArgument("A value must be a string, an integer or a list of strings.")
+        raise SystemToolError("A value must be a string, an integer or a list of strings.", outcome="invalid")
     if isinstance(value, int):
         return type_number("REG_DWORD" if value < 2**32 else "REG_QWORD")
     return type_number("REG_SZ" if isinstance(value, str) else "REG_MULTI_SZ")

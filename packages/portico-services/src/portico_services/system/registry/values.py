@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from portico_services.system.anonymizer import NameKind, names_in_field
-from portico_services.system.errors import InvalidArgument
+from portico_services.system.errors import SystemToolError
 from portico_services.system.results import RegistryValue
 
 VALUE_TYPES = (
@@ -43,7 +43,9 @@ def type_name(number: int) -> str:
 
 def type_number(name: str) -> int:
     if name not in VALUE_TYPES:
-        raise InvalidArgument(f"Unknown value type {name[:40]!r} (expected one of {', '.join(VALUE_TYPES)}).")
+        raise SystemToolError(
+            f"Unknown value type {name[:40]!r} (expected one of {', '.join(VALUE_TYPES)}).", outcome="invalid"
+        )
     return VALUE_TYPES.index(name)
 
 
@@ -67,7 +69,7 @@ def _text(data: bytes) -> str:
 
 
 def encode_value(number: int, value: Any) -> bytes:
-    """Encode a value as Windows stores it. Raises InvalidArgument if it does not match the type."""
+    """Encode a value as Windows stores it. Raises SystemToolError if it does not match the type."""
     name = type_name(number)
     if number in _STRING_TYPES and isinstance(value, str):
         return f"{value}\0".encode("utf-16-le")
@@ -77,14 +79,14 @@ def encode_value(number: int, value: Any) -> bytes:
         size = 8 if number == 11 else 4
         if type(value) is int and 0 <= value < 1 << 8 * size:
             return value.to_bytes(size, "big" if number == 5 else "little")
-        raise InvalidArgument(f"{name} must be an integer from 0 to {(1 << 8 * size) - 1}.")
+        raise SystemToolError(f"{name} must be an integer from 0 to {(1 << 8 * size) - 1}.", outcome="invalid")
     if number not in (*_STRING_TYPES, _LIST) and isinstance(value, str):
         try:
             return bytes.fromhex(value)
         except ValueError:
-            raise InvalidArgument(f"{name} must be hexadecimal digits, two for each byte.") from None
+            raise SystemToolError(f"{name} must be hexadecimal digits, two for each byte.", outcome="invalid") from None
     expected = {_LIST: "a list of non-empty strings"}.get(number, "a text")
-    raise InvalidArgument(f"{name} must be {expected}.")
+    raise SystemToolError(f"{name} must be {expected}.", outcome="invalid")
 
 
 class StoredValue(Struct):

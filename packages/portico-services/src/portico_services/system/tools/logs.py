@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from portico import Context, Service, resource, tool
-from portico_services.system.errors import InvalidArgument
+from portico_services.system.errors import SystemToolError
 from portico_services.system.log_follower import MAX_WAIT_SECONDS, LogFollower
 from portico_services.system.logs.entries import LEVELS, LogLevel, LogQuery, parse_iso_us
 from portico_services.system.machine_access import READ_ONLY_HINTS, CursorParameter, MachineAccess, run_with_progress
@@ -158,5 +158,5 @@ def _query(
         contains=contains or None,
     )
     if query.start is not None and query.end is not None and query.start > query.end:
-        raise InvalidArgument("startTime must not be later than endTime.")
+        raise SystemToolError("startTime must not be later than endTime.", outcome="invalid")
     return query

@@ -142,3 +142,8 @@ def client_command(
     return CommandSpec(
         usage, about, arguments, flags, f"{TARGET_HELP}\n{EXIT_STATUS_HELP}", action_options or {}, examples
     )
+
+
+def repeatable(name: str, metavar: str, text: str) -> Option:
+    """Return an option that may be given several times."""
+    return option(name, action="append", default=[], metavar=metavar, help=f"{text}; repeatable")

@@ -16,6 +16,7 @@ from portico.cli.specs.options import (
     TOKEN,
     parse_count,
     parse_port,
+    repeatable,
 )
 from portico.cli.specs.parser import CommandSpec, Option, argument, option
 
@@ -30,10 +31,6 @@ def _workers(text: str) -> int | str:
 
 def _descriptor(text: str) -> int | str:
     return text if text == "systemd" else parse_count(text)
-
-
-def _repeatable(name: str, metavar: str, text: str) -> Option:
-    return option(name, action="append", default=[], metavar=metavar, help=f"{text}; repeatable")
 
 
 def _address(default_port: int | None = None) -> tuple[Option, ...]:
@@ -115,8 +112,8 @@ COMMAND_SPECS: dict[str, CommandSpec] = {
                 option(
                     "--services", metavar="NAMES", help="built-in services to serve, comma-separated (portico-services)"
                 ),
-                _repeatable("--allow-path", "PATH", "directory or file the system service may access"),
-                _repeatable("--python-project", "PATH", "project whose packages live Python can import"),
+                repeatable("--allow-path", "PATH", "directory or file the system service may access"),
+                repeatable("--python-project", "PATH", "project whose packages live Python can import"),
                 option("--read-only", action="store_true", help="disable every tool that writes"),
                 option(
                     "--service-admin",
@@ -143,9 +140,9 @@ COMMAND_SPECS: dict[str, CommandSpec] = {
                     help="worker processes; auto: one per core (default: PORTICO_WORKERS)",
                 ),
                 _PATH,
-                _repeatable("--allowed-host", "NAME", "accepted Host header, for example *.example.com"),
-                _repeatable("--allowed-origin", "URL", "accepted Origin header"),
-                _repeatable("--trusted-proxy", "ADDRESS", "proxy or network whose X-Forwarded-For header is trusted"),
+                repeatable("--allowed-host", "NAME", "accepted Host header, for example *.example.com"),
+                repeatable("--allowed-origin", "URL", "accepted Origin header"),
+                repeatable("--trusted-proxy", "ADDRESS", "proxy or network whose X-Forwarded-For header is trusted"),
                 option("--public-url", metavar="URL", help="public URL of the server, without --path"),
                 option(
                     "--stateless",
@@ -157,7 +154,7 @@ COMMAND_SPECS: dict[str, CommandSpec] = {
                 option("--ssl-keyfile", metavar="FILE", help="TLS private key, if not in the certificate file"),
             ),
             "auth": (
-                _repeatable("--auth-issuer", "URL", "authorization server whose tokens are accepted"),
+                repeatable("--auth-issuer", "URL", "authorization server whose tokens are accepted"),
                 option("--auth-audience", metavar="TEXT", help="required token audience (default: the public URL)"),
                 option("--token-file", metavar="FILE", help="static access tokens; see `portico tokens`"),
                 option(

@@ -56,22 +56,16 @@ class RewriteResult(NamedTuple):
     findings: list[ManualStep]
 
 
-class PythonSyntaxError(Exception):
-    """A file that cannot be parsed."""
-
-    def __init__(self, line: int, message: str) -> None:
-        super().__init__(message)
-        self.line = line
-
-
 def rewrite(source: bytes) -> RewriteResult:
-    """Rewrite a file for Portico. Raises NotPython."""
+    """Rewrite a file for Portico. Raises SyntaxError if it cannot be parsed."""
     if b"mcp" not in source and b".call_tool(" not in source:
         return RewriteResult(source, [])
     try:
         wrapper = MetadataWrapper(cst.parse_module(source))
     except (cst.ParserSyntaxError, UnicodeDecodeError, SyntaxError) as mistake:
-        raise PythonSyntaxError(getattr(mistake, "raw_line", 0), "it is not valid Python") from None
+        failure = SyntaxError("it is not valid Python")
+        failure.lineno = getattr(mistake, "raw_line", 0)
+        raise failure from None
     survey = ImportVisitor()
     wrapper.visit(survey)
     clients = ClientSurvey()
@@ -336,7 +330,7 @@ class RewritePlan:
             self.names[f"*{name}"] = local
             self._add_import(result, local)
         self.gone_stars.add(star.dotted)
-        bound_names = {*imported_names, *_builtin_names()}
+        bound_names = {*imported_names, *dir(builtins)}
         for name, line in self.survey.loose.items():
             if name not in bound_names:
                 self.findings.append(ManualStep(line, name, f"it may come from `from {star.dotted} import *`"))
@@ -706,7 +700,3 @@ def _comments(line: cst.SimpleStatementLine) -> Any:
     if not any(leading_line.comment for leading_line in line.leading_lines):
         return cst.RemoveFromParent()
     return line.with_changes(body=[cst.Pass()])
-
-
-def _builtin_names() -> set[str]:
-    return set(dir(builtins))

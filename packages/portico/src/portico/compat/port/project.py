@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from portico.compat.fastmcp.config_file import fastmcp_source
-from portico.compat.port.codemod import ManualStep, PythonSyntaxError, rewrite
+from portico.compat.port.codemod import ManualStep, rewrite
 from portico.protocol.errors import UsageError
 
 MAX_FILE_BYTES = 2 * 1024 * 1024
@@ -97,9 +97,13 @@ def _port_file(path: Path) -> FileRewrite:
         )
     try:
         rewritten = rewrite(source)
-    except PythonSyntaxError as mistake:
+    except SyntaxError as mistake:
         concerned = b"mcp" in source
-        results = [ManualStep(mistake.line, "the file", f"{mistake}; nothing in it was changed")] if concerned else []
+        results = (
+            [ManualStep(mistake.lineno or 0, "the file", f"{mistake.msg}; nothing in it was changed")]
+            if concerned
+            else []
+        )
         return FileRewrite(path, source, source, results)
     return FileRewrite(path, source, rewritten.source, rewritten.findings)
 

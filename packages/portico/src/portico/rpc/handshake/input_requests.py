@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from portico.protocol.client_features import ElicitResult, InputRequest, InputRequiredResult
 from portico.protocol.errors import ClientRequestFailed, InternalError, MissingClientCapability
-from portico.protocol.jsonrpc import EMPTY_RAW
+from portico.protocol.jsonrpc import EMPTY_RAW, object_decoder
 from portico.protocol.methods import as_input_required
 from portico.rpc.call import Call, Handler
 from portico.rpc.client_requests import (
@@ -26,8 +26,6 @@ from portico.rpc.client_requests import (
 
 # A server that never stops requesting input is broken; clients give up after a similar number of rounds.
 MAX_INPUT_ROUNDS = 10
-
-_members = msgspec.json.Decoder(dict[str, Raw])
 
 
 async def resolve_input_requests(call: Call, input_required: InputRequiredResult, handler: Handler) -> Any:
@@ -75,7 +73,7 @@ async def _send_input_request(call: Call, question: InputRequest) -> Raw:
 
 
 def _build_retry_params(params: Raw, answers: dict[str, Raw], state: Any) -> Raw:
-    members: dict[str, Any] = {} if params is EMPTY_RAW else dict(_members.decode(params))
+    members: dict[str, Any] = {} if params is EMPTY_RAW else dict(object_decoder.decode(params))
     members["inputResponses"] = answers
     members.pop("requestState", None)
     if state is not UNSET:

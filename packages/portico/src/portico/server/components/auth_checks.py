@@ -25,6 +25,8 @@ from portico.protocol.errors import (
     ResourceNotFound,
     ToolError,
 )
+from portico.protocol.jsonrpc import array_decoder, object_decoder
+from portico.protocol.methods import LIST_MEMBERS
 from portico.rpc.call import Call
 from portico.server.components.validation import META_TAGS
 from portico.server.middleware import CallNext, Middleware, MiddlewareContext, iter_listed
@@ -33,13 +35,6 @@ from portico.server.registry.service import MethodHandler, Service
 
 log = logging.getLogger("portico.server")
 
-# The member of each list result, and the key that identifies its entries.
-_LISTS = {
-    "tools/list": ("tools", "name"),
-    "prompts/list": ("prompts", "name"),
-    "resources/list": ("resources", "uri"),
-    "resources/templates/list": ("resourceTemplates", "uriTemplate"),
-}
 # The list method for each method that addresses a component by name.
 _LIST_OF = {
     "tools/call": "tools/list",
@@ -47,8 +42,6 @@ _LIST_OF = {
     "resources/read": "resources/list",
     "completion/complete": "prompts/list",
 }
-_members = msgspec.json.Decoder(dict[str, Raw])
-_entries = msgspec.json.Decoder(list[Raw])
 _keys = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -164,14 +157,14 @@ class AuthFilteredLists(Service):
 
     def wrap_method(self, method: str, handler: MethodHandler) -> MethodHandler:
         # Lists and completions are the two ways to learn of a component without calling it.
-        if method in _LISTS:
+        if method in LIST_MEMBERS:
             return partial(self._list, handler)
         return partial(self._complete, handler) if method == "completion/complete" else handler
 
     async def _list(self, answer: MethodHandler, call: Call) -> Any:
         result = answer(call)
         result = await result if type(result) is CoroutineType else result
-        return await self._filter_page(call, result, *_LISTS[call.method]) if type(result) is Raw else result
+        return await self._filter_page(call, result, *LIST_MEMBERS[call.method]) if type(result) is Raw else result
 
     async def _complete(self, answer: MethodHandler, call: Call) -> Any:
         await self._check_completion(call)
@@ -179,13 +172,13 @@ class AuthFilteredLists(Service):
         return await result if type(result) is CoroutineType else result
 
     async def _filter_page(self, call: Call, result: Raw, member: str, key: str) -> Raw:
-        page = _members.decode(result)
+        page = object_decoder.decode(result)
         if member not in page:
             return result
         # Entries of mounted servers are not in the catalog and are passed on: their own server has
         # checked them already.
         catalog, visible = self._server.catalogs[call.method], []
-        for entry in _entries.decode(page[member]):
+        for entry in array_decoder.decode(page[member]):
             component = catalog.get(_keys.decode(entry)[key])
             auth = getattr(component, "auth", None)
             if auth is None or await is_authorized(auth, call, component):
@@ -227,7 +220,7 @@ class AuthMiddleware(Middleware):
         if not context.server.provider:
             return None
         name_of = context.server.catalogs[method].name_of
-        async for entry in iter_listed(method, _LISTS[method][0], context, call_next):
+        async for entry in iter_listed(method, LIST_MEMBERS[method][0], context, call_next):
             if name_of(entry) == context.name:
                 return entry
         return None
@@ -236,7 +229,7 @@ class AuthMiddleware(Middleware):
 
     async def _list(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         result = await call_next(context)
-        member, catalog = _LISTS[context.method][0], context.server.catalogs[context.method]
+        member, catalog = LIST_MEMBERS[context.method][0], context.server.catalogs[context.method]
         member = "resource_templates" if member == "resourceTemplates" else member
         visible = []
         for entry in getattr(result, member):

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from portico.caching import LruCache
 from portico.protocol.client_features import ElicitFormParams, ElicitResult, InputRequest, InputRequiredResult
 from portico.protocol.errors import InvalidParams, MissingClientCapability, ToolError
-from portico.protocol.jsonrpc import EMPTY_RAW, encode
+from portico.protocol.jsonrpc import EMPTY_RAW, encode, object_decoder
 from portico.protocol.methods import INPUT_REQUIRED_METHODS, METHODS
 from portico.rpc.call import Call
 from portico.rpc.client_requests import send_client_request, validate_client_request
@@ -34,7 +34,6 @@ MAX_SEEN_STATES = 10_000
 # Number of responses to one call that are exempt from the limits on calls.
 MAX_FREE_ANSWERS = 16
 _ANSWERS = tuple(METHODS[method].result for method in (_ELICIT, "sampling/createMessage", "roots/list"))
-_members = msgspec.json.Decoder(dict[str, Raw])
 
 
 class ConsentRequired(Exception):
@@ -99,7 +98,7 @@ class ConsentManager:
             state = self._seal.unseal(params.request_state, _binding(call, params))
         except InvalidParams:
             return None  # a state of the function or of an upstream, which they verify themselves
-        inside = _members.decode(call.params)
+        inside = object_decoder.decode(call.params)
         answers = {} if params.input_responses is EMPTY_RAW else _decode_responses(params.input_responses)
         inner: dict[str, Any] = {
             name: value for name, value in inside.items() if name not in ("requestState", "inputResponses")
@@ -196,7 +195,7 @@ def _accept(answer: Any) -> None:
 
 def _decode_responses(responses: Raw) -> dict[str, Raw]:
     try:
-        return _members.decode(responses)
+        return object_decoder.decode(responses)
     except msgspec.DecodeError:
         return {}  # reported when the function decodes them
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from portico.protocol import jsonrpc, notifications
 from portico.protocol.content import EmbeddedResource, ResourceLink
 from portico.protocol.errors import InvalidParams, MethodNotFound, ProtocolError, UsageError
+from portico.protocol.jsonrpc import object_decoder
 from portico.protocol.meta import SERVER_INFO_META_KEY
 from portico.protocol.methods import METHODS, as_input_required, format_decode_error
 from portico.protocol.pagination import Paginator
@@ -37,8 +38,6 @@ _CHANGES = frozenset(
         notifications.RESOURCE_UPDATED,
     }
 )
-
-_members = msgspec.json.Decoder(dict[str, Raw])
 
 
 class Mount(Struct, eq=False):
@@ -146,7 +145,7 @@ class Mount(Struct, eq=False):
 
     async def forward(self, call: Call, member: str, local_value: Any) -> Any:
         """Forward a call under the handler's own name, and return the result under the exposed one."""
-        params: dict[str, Any] = dict(_members.decode(call.params))
+        params: dict[str, Any] = dict(object_decoder.decode(call.params))
         params[member] = local_value
         # Clients cannot subscribe to the handler's tasks here, so do not offer tasks to it: it then returns the final
         # result.
@@ -172,7 +171,7 @@ class Mount(Struct, eq=False):
 
     async def forward_task_request(self, call: Call) -> Any:
         """Forward a request about one of the handler's tasks. Raises InvalidParams if the id is not one of them."""
-        params: dict[str, Any] = dict(_members.decode(call.params))
+        params: dict[str, Any] = dict(object_decoder.decode(call.params))
         outward = msgspec.json.decode(params["taskId"], type=str)
         start = f"{self.owner}."
         if not outward.startswith(start):
@@ -259,7 +258,7 @@ def _outward_task(mount: Mount, response: Any) -> Raw | None:
     """Return a task result under the task's exposed id, or None for any other result."""
     if isinstance(response, CallToolResult):
         return None
-    result = _members.decode(jsonrpc.encode(response))
+    result = object_decoder.decode(jsonrpc.encode(response))
     if bytes(result.get("resultType", b"")) != b'"task"' or "taskId" not in result:
         return None
     # Task ids of different handlers may be equal; the owner makes them unique and tells where to
@@ -270,7 +269,7 @@ def _outward_task(mount: Mount, response: Any) -> Raw | None:
 
 def _outward_state(mount: Mount, state: Any) -> Any:
     """Return the state of a task, with its result rewritten like that of a call."""
-    match = _members.decode(jsonrpc.encode(state))
+    match = object_decoder.decode(jsonrpc.encode(state))
     if mount.prefix is None or b'"uri"' not in bytes(match.get("result", b"")):
         return state
     result = _read("tools/call", match["result"])
@@ -284,7 +283,7 @@ def _passes(mount: Mount, call: Call, params: Raw) -> bool:
     modern = (
         call.protocol_version is not None
         and call.protocol_version >= FIRST_MODERN_VERSION
-        and "resultType" in _members.decode(params)
+        and "resultType" in object_decoder.decode(params)
     )
     # A search for the bytes instead of decoding: a false positive costs a decode, and large results
     # are mostly passed on unchanged.

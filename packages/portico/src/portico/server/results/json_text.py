@@ -15,8 +15,8 @@ from msgspec import Raw, Struct
 
 from portico.protocol.errors import ToolError
 from portico.protocol.json_depth import exceeds_depth
-from portico.server.results.token_estimate import estimate_span, estimate_tokens, fit_text
 from portico.text import truncate
+from portico.tokens import estimate_span, estimate_tokens, fit_text
 
 MAX_PATH_CHARS = 1_000
 # Members of an object that are considered for a shorter version.

@@ -24,8 +24,8 @@ from portico.server.results.json_text import (
     text_end,
 )
 from portico.server.results.storage import ResultStore, StoredResult
-from portico.server.results.token_estimate import MAX_TOKENS_PER_BYTE, estimate_binary, estimate_span, estimate_tokens
 from portico.text import truncate
+from portico.tokens import MAX_TOKENS_PER_BYTE, estimate_binary, estimate_span, estimate_tokens
 
 SCHEME = "result://"
 MAX_ID_CHARS = 100

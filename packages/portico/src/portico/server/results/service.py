@@ -70,8 +70,8 @@ from portico.server.results.shortening import (
     to_parts,
 )
 from portico.server.results.storage import MAX_PARTS, MAX_RESULT_BYTES, Part, ResultStore, StoredResult, create_id
-from portico.server.results.token_estimate import MAX_TOKENS_PER_BYTE
 from portico.store.errors import StoreError
+from portico.tokens import MAX_TOKENS_PER_BYTE
 
 log = logging.getLogger("portico")
 
@@ -259,16 +259,13 @@ class ResultLimits(Service):
         owner = self.owner_key(call)
         key = self._server.state_sealer.derive_key(b"stored results")
         version = call.protocol_version or LATEST_PROTOCOL_VERSION
-        async with self._slot(result):
+        async with _NO_SLOT if is_small(result, THREAD_BYTES) else self._large:
             prepared = await self._run(result, _prepare, result, tokens, text_chars, owner, key)
             if prepared is None:
                 return result
             link = await self._save(owner, prepared)
             validate = _create_validate(tool, is_known=name is not None)
             return await self._run(result, shorten_result, prepared.result, tokens, link, validate, version)
-
-    def _slot(self, result: Any) -> Any:
-        return _NO_SLOT if is_small(result, THREAD_BYTES) else self._large
 
     async def _run(self, result: Any, fn: Callable[..., Any], *arguments: Any) -> Any:
         return fn(*arguments) if is_small(result, THREAD_BYTES) else await asyncio.to_thread(fn, *arguments)

@@ -23,6 +23,7 @@ from portico.protocol.content import (
     TextContent,
     TextResourceContents,
 )
+from portico.protocol.jsonrpc import array_decoder, object_decoder
 from portico.protocol.tools import CallToolResult
 from portico.protocol.versions import FIRST_MODERN_VERSION, ProtocolVersion
 from portico.server.results.json_text import (
@@ -36,8 +37,8 @@ from portico.server.results.json_text import (
     whole_span,
 )
 from portico.server.results.storage import Part
-from portico.server.results.token_estimate import estimate_binary, estimate_tokens
 from portico.text import one_line
+from portico.tokens import estimate_binary, estimate_tokens
 
 # Larger JSON is cut like a text.
 MAX_JSON_BYTES = 32 * 1024 * 1024
@@ -59,8 +60,6 @@ _ATTEMPTS = (
 TRUNCATION_META_KEY = "portico/truncated"
 
 _block_decoder = msgspec.json.Decoder(ContentBlock)
-_object_decoder = msgspec.json.Decoder(dict[str, Raw])
-_list_decoder = msgspec.json.Decoder(list[Raw])
 
 Validate = Callable[[bytes, ShortenOptions], bool]
 "Returns whether encoded structured content, shortened with these options, is valid."
@@ -98,10 +97,10 @@ def parse_result(result: Any) -> LargeResult | None:
         structured = b"" if result.structured_content is UNSET else bytes(jsonrpc.encode(result.structured_content))
         return LargeResult(result, [_parse_block(item) for item in result.content], structured, result.is_error)
     try:
-        members = _object_decoder.decode(result)
+        members = object_decoder.decode(result)
         if "content" not in members:
             return None
-        blocks = [_parse_block(item) for item in _list_decoder.decode(members["content"])]
+        blocks = [_parse_block(item) for item in array_decoder.decode(members["content"])]
         is_error = bytes(members.get("isError", b"")).strip() == b"true"
     except (msgspec.DecodeError, RecursionError):
         return None  # the client reports it
@@ -204,7 +203,7 @@ def _unwrap(structured: bytes) -> bytes:
     """Return the value of `{"result": …}`, which wraps values that are not objects."""
     if structured.startswith(b'{"result":') and structured.endswith(b"}"):
         try:
-            members = _object_decoder.decode(structured)
+            members = object_decoder.decode(structured)
         except (msgspec.DecodeError, RecursionError):
             return structured
         if len(members) == 1:

@@ -26,7 +26,7 @@ from portico.protocol.errors import (
     MissingClientCapability,
     TaskRequired,
 )
-from portico.protocol.jsonrpc import EMPTY_RAW
+from portico.protocol.jsonrpc import EMPTY_RAW, object_decoder
 from portico.protocol.meta import SUBSCRIPTION_ID_META_KEY
 from portico.protocol.methods import METHODS
 from portico.protocol.subscriptions import SubscriptionFilter, SubscriptionsListenParams
@@ -66,7 +66,6 @@ _POLL_SECONDS = TaskConfig().poll_interval
 
 # Pattern of job ids, current and former.
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_responses = msgspec.json.Decoder(dict[str, Raw])
 
 
 class TaskHost(Protocol):
@@ -308,7 +307,7 @@ class TaskService(Service):
         if input_responses is EMPTY_RAW:
             raise InvalidParams("Missing inputResponses: expected an object with one response for each key")
         try:
-            responses = _responses.decode(input_responses)
+            responses = object_decoder.decode(input_responses)
         except msgspec.DecodeError:
             raise InvalidParams("Invalid inputResponses: expected an object with one response for each key") from None
         for key, question in job.questions.items():

@@ -29,7 +29,7 @@ from portico.protocol.errors import (
     TransportError,
 )
 from portico.protocol.header_params import HeaderParam
-from portico.protocol.jsonrpc import EMPTY_RAW, JsonRpcMessage, MalformedMessage, RequestId
+from portico.protocol.jsonrpc import EMPTY_RAW, JsonRpcMessage, MalformedMessage, RequestId, object_decoder
 from portico.protocol.methods import METHODS
 from portico.protocol.tools import Tool
 from portico.protocol.versions import FIRST_MODERN_VERSION, V2025_06_18, ProtocolVersion
@@ -70,7 +70,6 @@ SESSION_DELETE_TIMEOUT_SECONDS = 2.0
 # 301, 302 and 303 are not followed: clients may change POST to GET for them (RFC 9110, section 15.4), which
 # would drop the message.
 _REDIRECT_STATUSES = frozenset({307, 308})
-_members = msgspec.json.Decoder(dict[str, Raw])
 
 
 class _ToolNameParams(Struct):
@@ -292,7 +291,7 @@ class StreamableHttpTransport(EventStreamTransport):
         row = METHODS.get(call.method)
         if row is None or not row.name_param:
             return headers, ""
-        members = _members.decode(call.params)
+        members = object_decoder.decode(call.params)
         about = msgspec.json.decode(members.get(row.name_param, b"null"))
         if not isinstance(about, str):
             return headers, ""

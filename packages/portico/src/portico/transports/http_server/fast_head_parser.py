@@ -40,7 +40,7 @@ class FastHeadParser:
         try:
             path = self._paths[parts[0]]
             headers = Headers(map(self._lines.__getitem__, lines))
-        except _NeedsFullParser:
+        except KeyError:
             return None
         # Repeated headers go to llhttp, which reports them for the duplicate checks. The length must equal what
         # the connection used to find the end of the body, otherwise rest and next request would be confused.
@@ -50,30 +50,26 @@ class FastHeadParser:
         return path, headers
 
 
-class _NeedsFullParser(Exception):
-    """The head is not simple: llhttp has to parse it."""
-
-
 class _RequestLineCache(LruCache[bytes, str]):
-    """Paths of request lines. Parses lines that are not cached. Raises `_NeedsFullParser`."""
+    """Paths of request lines. Parses lines that are not cached. Raises KeyError if llhttp has to."""
 
     def __missing__(self, first: bytes) -> str:
         result = _REQUEST_LINE(first)
         if result is None:
-            raise _NeedsFullParser
+            raise KeyError(first)
         self[first] = path = result[1].decode()
         return path
 
 
 class _HeaderLineCache(LruCache[bytes, tuple[bytes, bytes]]):
-    """Names and values of header lines. Parses lines that are not cached. Raises `_NeedsFullParser`."""
+    """Names and values of header lines. Parses lines that are not cached. Raises KeyError if llhttp has to."""
 
     def __missing__(self, line: bytes) -> tuple[bytes, bytes]:
         result = _HEADER_LINE(line)
         if result is None:
-            raise _NeedsFullParser
+            raise KeyError(line)
         name, value = result[1].lower(), result[2]
         if name in _CONTROL_HEADERS and (name != b"connection" or value.lower() != b"keep-alive"):
-            raise _NeedsFullParser
+            raise KeyError(line)
         self[line] = pair = (name, value)
         return pair

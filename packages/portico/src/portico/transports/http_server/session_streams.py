@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 SSE_RETRY_MS = 1000
 
-_DROPPABLE_NOTIFICATIONS = frozenset({notifications.LOG_MESSAGE, notifications.PROGRESS})
-
 
 class ReplayBuffer:
     """Latest events, limited by number and size."""
@@ -83,7 +81,7 @@ class SessionStream:
         # A message that cannot be sent here goes to the session, if a client listens to it.
         if not self.json_only or self._started:
             self.send_event(jsonrpc.encode_notification(method, params))
-        elif method not in _DROPPABLE_NOTIFICATIONS or self.session.has_get_stream:
+        elif method not in notifications.DROPPABLE or self.session.has_get_stream:
             self.session.send(jsonrpc.encode_notification(method, params))
 
     def send(self, message: bytes) -> None:

@@ -35,8 +35,6 @@ from portico.transports.http_server.messages import (
 # Error codes with a specific HTTP status. Other errors of a handler are sent with status 200.
 HTTP_STATUS_BY_CODE = {-32700: 400, -32600: 400, -32601: 404, -32020: 400, -32021: 400, -32022: 400}
 
-_DROPPABLE_NOTIFICATIONS = frozenset({notifications.LOG_MESSAGE, notifications.PROGRESS})
-
 
 ScopeErrorFactory = Callable[[HttpRequest, frozenset[str], RequestId], HttpResponse | None]
 
@@ -177,12 +175,12 @@ class HttpReply(Reply):
     def _notify(self, method: str, params: Any) -> None:
         writer = self._writer
         if not self._started:
-            if method in _DROPPABLE_NOTIFICATIONS and not http.accepts_event_stream(self._request.headers):
+            if method in notifications.DROPPABLE and not http.accepts_event_stream(self._request.headers):
                 return
             self._started = True
             writer.start(200, (*sse.EVENT_STREAM_HEADERS, *self._request.cors))
         unread = writer.buffered_bytes()
-        if unread > MAX_UNREAD_BYTES and method in _DROPPABLE_NOTIFICATIONS:
+        if unread > MAX_UNREAD_BYTES and method in notifications.DROPPABLE:
             return
         if unread > 2 * MAX_UNREAD_BYTES:
             writer.abort()

@@ -29,8 +29,8 @@ log = logging.getLogger("portico")
 WRITE_TIMEOUT_SECONDS = 1.0
 
 
-class InvalidSessionSnapshot(Exception):
-    """The stored snapshot of a session is invalid."""
+class SessionNotFound(Exception):
+    """The session does not exist, or its stored snapshot is invalid."""
 
 
 class SessionLimitReached(Exception):
@@ -109,7 +109,7 @@ class LocalSessions:
             arrived.set()
 
     async def _restore(self, endpoint: Endpoint, row: SessionRow) -> bool:
-        """Restore a session from its row. Raises `InvalidSessionSnapshot` and `SessionLimitReached`."""
+        """Restore a session from its row. Raises `SessionNotFound` and `SessionLimitReached`."""
         try:
             # A session row contains a principal. Without the check, write access to the database would be
             # enough to impersonate any user.
@@ -119,7 +119,7 @@ class LocalSessions:
         except (ValueError, msgspec.DecodeError, RecursionError) as failure:
             log.warning("ended a session because its stored row is invalid: %s", failure)
             self._store.remove_session(row.id)
-            raise InvalidSessionSnapshot from None
+            raise SessionNotFound from None
         self._paths[row.id] = row.path
         try:
             if not await endpoint.restore_session(row.id, memo):

@@ -23,9 +23,9 @@ from portico.transports.http_server.workers import reverse_proxy
 from portico.transports.http_server.workers.forwarding import ForwardOutcomeUnknown, RequestForwarder
 from portico.transports.http_server.workers.lease import WorkerLease
 from portico.transports.http_server.workers.local_sessions import (
-    InvalidSessionSnapshot,
     LocalSessions,
     SessionLimitReached,
+    SessionNotFound,
 )
 from portico.transports.http_server.workers.signing import SignedSessionIds
 from portico.transports.http_server.workers.store import WorkerStore
@@ -125,7 +125,7 @@ class SessionRouter:
     ) -> None:
         try:
             is_local = await self._resolve_owner(endpoint, id, owner, request, writer)
-        except (_SessionNotFound, InvalidSessionSnapshot):
+        except SessionNotFound:
             writer.respond(error_responses.error_response(request, 404, "Session not found", request.cors))
         except Exception as failure:
             writer.respond(routing_error_response(request, failure))
@@ -213,7 +213,7 @@ class SessionRouter:
                 row = await self._store.find_session(id)
                 if row is None or (outcome == "absent" and row.owner == target):
                     # The session has ended, whether or not its row still exists.
-                    raise _SessionNotFound
+                    raise SessionNotFound
                 if outcome == "leaving" and row.owner == target:
                     return False
                 # Another worker was faster. The next attempt forwards the request to it.
@@ -245,10 +245,6 @@ class _SuspendedCallParams(Struct, rename="camel"):
 
 
 _suspended_decoder = msgspec.json.Decoder(_SuspendedCallParams)
-
-
-class _SessionNotFound(Exception):
-    """The session does not exist."""
 
 
 def _retry_locally(request: HttpRequest, writer: ResponseWriter, again: RetryCallback) -> None:
