@@ -139,7 +139,7 @@ class Gateway(Server):
         self._router = UpstreamRouter(
             self.subscriptions.publish,
             self.state_sealer,
-            self.component_qualified_name,
+            lambda component: self.ownership.component_qualified_name(component),
             self.first_list_seconds,
             self._add_upstream,
             self.remove_upstream,
@@ -392,7 +392,7 @@ class Gateway(Server):
     def iter_components(self) -> Iterator[tuple[Kind, QualifiedName]]:
         """Iterate over all components with their owners: this server's own and those that the upstreams listed."""
         for method, kind in KIND_BY_METHOD.items():
-            yield from ((kind, self.component_qualified_name(catalog)) for catalog in self.catalogs[method])
+            yield from ((kind, self.ownership.component_qualified_name(catalog)) for catalog in self.catalogs[method])
             for route in self._router.table.routes(method).values():
                 yield kind, QualifiedName(route.upstream.alias, route.inward)
 

@@ -18,6 +18,7 @@ from portico._lazy import LazyModule
 from portico._options import check_table, parse_duration
 from portico.caching import LruCache
 from portico.protocol.errors import UsageError
+from portico.protocol.header_params import TOKEN_PATTERN
 from portico.protocol.versions import ProtocolVersion
 from portico.secret_references import SecretResolver
 from portico.server.policy import settings as access
@@ -330,7 +331,7 @@ def _resolve_auth_secrets(options: dict[str, Any], secrets: SecretResolver) -> s
     return ""
 
 
-_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER = re.compile(TOKEN_PATTERN)
 # Credentials for the gateway must not reach an upstream, and hop-by-hop headers apply to one connection only.
 _CREDENTIAL_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "dpop"})
 _HOP_BY_HOP_HEADERS = frozenset(

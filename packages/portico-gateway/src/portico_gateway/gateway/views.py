@@ -89,7 +89,7 @@ class GatewayView(HandlerWrapper):
             name = params.ref.name if isinstance(params.ref, PromptReference) else params.ref.uri
         else:
             name = params.uri if kind == "resource" else params.name
-        owned = self._gateway.local_qualified_name(kind, name)
+        owned = self._gateway.ownership.local_qualified_name(kind, name)
         return None if owned is None or self.includes(*owned) else (kind, name)
 
     async def _raise_not_found(self, call: Call, kind: Kind, name: str) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from portico.protocol.errors import UsageError
+from portico.protocol.header_params import TOKEN_PATTERN
 
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_NAME = re.compile(TOKEN_PATTERN)
 
 
 def is_url(target: str | list[str]) -> bool:

@@ -12,7 +12,7 @@ from msgspec import Struct
 HEADER_KEYWORD = "x-mcp-header"
 HEADER_PREFIX = "Mcp-Param-"
 
-# RFC 9110, section 5.6.2: the characters of a header name.
+# RFC 9110, section 5.6.2: the name of a header, or of an authentication scheme.
 TOKEN_PATTERN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 # Numbers are excluded by the specification: their text form differs between languages.
 _ALLOWED_TYPES = ("string", "integer", "boolean")

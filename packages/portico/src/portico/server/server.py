@@ -477,14 +477,6 @@ class Server(Registrar, ComponentDirectory):
         """
         return self.ownership.qualified_name(kind, name)
 
-    def local_qualified_name(self, kind: Kind, name: str) -> QualifiedName | None:
-        """Return the qualified name of a component that this server has itself, or None."""
-        return self.ownership.local_qualified_name(kind, name)
-
-    def component_qualified_name(self, component: Component) -> QualifiedName:
-        """Return the qualified name of a component of this server."""
-        return self.ownership.component_qualified_name(component)
-
     def requires_task(self, tool: str) -> bool:
         """Return whether a tool is known to run only as a task."""
         result = self.registry.by_name.get(tool)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from types import CoroutineType
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -41,6 +41,9 @@ from portico.server.registry.catalog import KIND_BY_METHOD, Catalog
 from portico.server.registry.lifespans import LifespanManager
 from portico.server.registry.service import MethodHandler, Service, ServiceRegistry
 
+if TYPE_CHECKING:
+    from portico.server.policy.ownership import Ownership
+
 PolicyStep = Callable[[PolicyContext, MethodHandler], Any]
 
 
@@ -51,9 +54,9 @@ class PolicyHost(Protocol):
     def state_sealer(self) -> RequestStateSealer: ...
     @property
     def used_states(self) -> UsedStates: ...
-    def local_qualified_name(self, kind: Kind, name: str) -> QualifiedName | None: ...
     def required_scopes(self, method: str, name: str, call: Call | None = None) -> frozenset[str]: ...
-    def component_qualified_name(self, component: Any) -> QualifiedName: ...
+    @property
+    def ownership(self) -> Ownership: ...
     @property
     def provider(self) -> Provider: ...
     @property
@@ -191,7 +194,7 @@ class PolicyEnforcer:
         params = call.decode_params()
         if self.access_policy is None and self.rate_limiter is None:
             # Audit only: nothing to decide.
-            owned = self._server.local_qualified_name("tool", params.name)
+            owned = self._server.ownership.local_qualified_name("tool", params.name)
             if owned is not None:
                 passage.kind, passage.component = "tool", owned
             return answer(call)
@@ -210,7 +213,7 @@ class PolicyEnforcer:
     ) -> Any:
         # None: the component belongs to a mount or an upstream, which calls `authorize_call` with
         # the name that its owner uses, or it does not exist.
-        owned = self._server.local_qualified_name(kind, name)
+        owned = self._server.ownership.local_qualified_name(kind, name)
         if owned is None:
             return answer(passage.call)
         if not self._allows(passage, kind, owned, arguments):
@@ -261,7 +264,9 @@ class PolicyEnforcer:
         ref = passage.call.decode_params().ref
         kind: Kind
         kind, name = ("prompt", ref.name) if isinstance(ref, PromptReference) else ("template", ref.uri)
-        owned = self._server.local_qualified_name(kind, name) or (QualifiedName(owner, name) if owner else None)
+        owned = self._server.ownership.local_qualified_name(kind, name) or (
+            QualifiedName(owner, name) if owner else None
+        )
         if owned is None:
             return answer(passage.call)
         if not self._allows(passage, kind, owned, EMPTY_RAW):
@@ -305,7 +310,7 @@ class PolicyEnforcer:
         visible = []
         for item in getattr(result, member):
             # An entry without an owner is hidden: no rule can have allowed it.
-            owned = self._server.local_qualified_name(kind, name_of(item))
+            owned = self._server.ownership.local_qualified_name(kind, name_of(item))
             if owned is not None and sees(kind, owned):
                 visible.append(item)
         return replace(result, **{member: visible})
@@ -338,8 +343,8 @@ class PolicyEnforcer:
         return CallerView(
             self.access_policy.visibility(call),
             self.view_cache,
-            self._server.component_qualified_name,
-            self._server.local_qualified_name,
+            self._server.ownership.component_qualified_name,
+            self._server.ownership.local_qualified_name,
         )
 
     async def authorize_call(

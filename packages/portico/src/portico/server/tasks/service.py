@@ -41,7 +41,6 @@ from portico.server.components.results import DetachedCall
 from portico.server.components.runtime import Runtime
 from portico.server.components.tools import TaskConfig, Tool
 from portico.server.context.input_rounds import ComponentReply, decode_response, get_rounds
-from portico.server.policy.interfaces import QualifiedName
 from portico.server.registry.registry import Registry
 from portico.server.registry.service import MethodHandler, Service
 from portico.server.registry.subscriptions import MAX_URIS_PER_SUBSCRIBER, Subscriber
@@ -56,6 +55,7 @@ from portico.store.errors import DiskFull, StoreError
 
 if TYPE_CHECKING:
     from portico.server.policy.enforcement import PolicyEnforcer
+    from portico.server.policy.ownership import Ownership
 
 log = logging.getLogger("portico")
 
@@ -76,7 +76,8 @@ class TaskHost(Protocol):
     store: str | None
     policy: PolicyEnforcer | None
 
-    def component_qualified_name(self, component: Any) -> QualifiedName: ...
+    @property
+    def ownership(self) -> Ownership: ...
 
 
 class TaskService(Service):
@@ -155,13 +156,15 @@ class TaskService(Service):
     async def _watch(self, job: Job, call: Call, tool: Tool, work: Awaitable[Any]) -> Any:
         protection = self._host.policy
         assert protection is not None
-        return await protection.audit_task(call, job.id, self._host.component_qualified_name(tool), job.arguments, work)
+        return await protection.audit_task(
+            call, job.id, self._host.ownership.component_qualified_name(tool), job.arguments, work
+        )
 
     def _check(self, job: Job, call: Call, tool: Tool) -> None:
         """Raise ComponentNotFound if the call was allowed when the job was created but no longer is."""
         protection = self._host.policy
         if protection is not None and not protection.is_still_allowed(
-            call, self._host.component_qualified_name(tool), job.arguments
+            call, self._host.ownership.component_qualified_name(tool), job.arguments
         ):
             raise ComponentNotFound("tool", job.tool, [])
 

@@ -168,7 +168,9 @@ class SessionVisibility(Middleware):
         if protection is None:
             result = answer(call)
         else:
-            result = protection.handle_as(call, kind, self._server.component_qualified_name(component), answer)
+            result = protection.handle_as(
+                call, kind, self._server.ownership.component_qualified_name(component), answer
+            )
         return await result if type(result) is CoroutineType else result
 
 

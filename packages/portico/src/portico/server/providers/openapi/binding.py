@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct, field
 
 from portico.protocol.errors import ToolError, UsageError
+from portico.protocol.header_params import TOKEN_PATTERN
 from portico.server.providers.openapi.document import OpenApiDocument
 from portico.server.providers.openapi.operations import Operation
 from portico.server.providers.openapi.parameter_styles import (
@@ -40,7 +41,7 @@ _IGNORED_HEADERS = frozenset({"accept", "content-type", "authorization"})
 CONNECTION_HEADERS = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "te", "upgrade", "trailer"}
 )
-HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+HEADER_NAME = re.compile(TOKEN_PATTERN)
 _VARIABLE = re.compile(r"\{([^{}]+)\}")
 
 
