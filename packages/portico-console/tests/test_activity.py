@@ -143,11 +143,32 @@ def test_tasks_show_their_progress_and_can_be_cancelled(visit: Callable[..., Any
     expect(page.get_by_role("article").filter(has_text="completed")).to_contain_text("make_report")
     running = page.get_by_role("article").filter(has_text="running")
     expect(running).to_contain_text("More about ants")
+    # Two calls of one tool differ by their arguments.
+    expect(running).to_contain_text('{"topic":"ants","chapters":1000}')
     running.get_by_role("button", name="Open").click()
     expect(page.get_by_role("dialog").get_by_role("tree", name="Steps")).to_contain_text("chapter 1")
     page.keyboard.press("Escape")
     running.get_by_role("button", name="Cancel").click()
     expect(page.get_by_role("article").filter(has_text="cancelled")).to_be_visible()
+    assert not one.wrong, one.wrong
+
+
+def test_a_tool_that_supports_tasks_is_run_as_one_on_request(
+    visit: Callable[..., Any], serve: Callable[..., Any]
+) -> None:
+    reports = serve("serve", str(ROOT / "examples" / "reports.py"), "--transport", "http", "--port", "0")
+    one = visit(reports)
+    page = one.page
+    for topic, as_task in (("wasps", False), ("bats", True)):
+        one.go("tools", "make_report")
+        page.get_by_label("topic").fill(topic)
+        page.get_by_label("as a task").set_checked(as_task)
+        page.get_by_role("button", name="Run Ctrl ↵").click()
+        expect(page.get_by_role("region", name="Run").first).to_contain_text(f"3. More about {topic}")
+    expect(page.get_by_role("log", name="Log").first).to_contain_text("running as task")
+    page.get_by_role("link", name="Tasks").click()
+    expect(page.get_by_role("article").filter(has_text='"topic":"bats"')).to_contain_text("completed")
+    expect(page.get_by_role("article").filter(has_text="wasps")).to_have_count(0)
     assert not one.wrong, one.wrong
 
 

@@ -27,6 +27,7 @@ def test_a_memory_is_captured_found_changed_and_deleted(kept: Any) -> None:
         page.get_by_label("Tags (comma-separated)").fill(tags)
         page.get_by_role("button", name="Save memory").click()
         expect(page.locator(".memory", has_text=text)).to_be_visible()
+    expect(page.get_by_text("2 memories")).to_be_visible()
     page.get_by_label("Search memories").fill("audit tables")
     expect(page.locator(".memory")).to_have_count(1)
     expect(page.locator(".memory")).to_contain_text("strong: audit, tables")
@@ -45,6 +46,47 @@ def test_a_memory_is_captured_found_changed_and_deleted(kept: Any) -> None:
     dialog.get_by_role("button", name="Delete").click()
     page.get_by_role("dialog", name="Delete this memory").get_by_role("button", name="Delete").click()
     expect(page.locator(".memory", has_text="SQLite")).to_have_count(0)
+
+
+def test_labels_of_the_graph_do_not_overlap(kept: Any) -> None:
+    page = kept.page
+    texts = [
+        "PostgreSQL holds the audit records",
+        "Alice owns the payments API",
+        "nginx terminates TLS for the gateway",
+        "The login page reads its texts from a file",
+        "Backups run at two in the morning",
+    ]
+    for text in texts:
+        arguments = json.dumps(
+            {"content": text, "namespace": "decisions", "tags": ["deployment", "services", "friday"]}
+        )
+        kept.console.portico("call", f"{kept.console.origin}/mcp", "memory_capture", "--arguments", arguments)
+    page.get_by_role("link", name="Tools", exact=True).click()
+    page.get_by_role("link", name="Memory", exact=True).click()
+    for text in texts:
+        expect(page.locator(".memory", has_text=text)).to_be_visible()
+    for width in (1280, 500):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.get_by_role("button", name="Timeline").click()
+        page.get_by_role("button", name="Graph").click()
+        expect(page.locator(".graph text", has_text="#deployment")).to_be_visible()
+        visible = "all => all.filter(one => getComputedStyle(one).visibility === 'visible').map(one => one.getBoundingClientRect().toJSON())"
+        boxes = page.locator(".graph text").evaluate_all(visible)
+        assert len(boxes) >= 5 and min(box["height"] for box in boxes) >= 11
+        for index, a in enumerate(boxes):
+            for b in boxes[index + 1 :]:
+                apart = (
+                    a["right"] <= b["left"]
+                    or b["right"] <= a["left"]
+                    or a["bottom"] <= b["top"]
+                    or b["bottom"] <= a["top"]
+                )
+                assert apart, (width, a, b)
+    for text in texts:
+        expect(page.get_by_role("button", name=text)).to_be_attached()
+    # The page is shared with the following tests.
+    page.set_viewport_size({"width": 1280, "height": 800})
 
 
 def test_work_items_move_over_the_board_by_hand_and_by_key(kept: Any) -> None:

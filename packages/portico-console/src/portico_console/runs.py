@@ -99,13 +99,19 @@ current_run: ContextVar[ConsoleRun | None] = ContextVar("current_run", default=N
 
 
 async def execute(
-    client: Client, run: ConsoleRun, method: str, params: dict[str, Any], timeout: float | None
+    client: Client,
+    run: ConsoleRun,
+    method: str,
+    params: dict[str, Any],
+    timeout: float | None,
+    as_task: bool = False,
 ) -> ConsoleRunResult:
-    """Run a request and return its result. Failures of the target are results too."""
+    """Run a request and return its result. Failures of the target are results too. `as_task`: run a tool as a task."""
     started_at = time.perf_counter()
     current_run.set(run)
     result, failure = None, None
-    run.task = asyncio.get_running_loop().create_task(_run_rounds(client, run, method, params))
+    work = _run_as_task(client, run, params) if as_task else _run_rounds(client, run, method, params)
+    run.task = asyncio.get_running_loop().create_task(work)
     try:
         async with asyncio.timeout(timeout):
             result = await run.task
@@ -153,9 +159,10 @@ async def _run_rounds(client: Client, run: ConsoleRun, method: str, params: dict
 
 
 async def _run_as_task(client: Client, run: ConsoleRun, params: dict[str, Any]) -> Raw:
-    """Run a tool that requires task execution."""
+    """Run a tool as a task, and wait for its result. The server may return the result immediately instead."""
     task = await client.start_task(params["name"], params.get("arguments"))
-    run.emit("log", {"run": run.id, "level": "info", "logger": "task", "data": f"running as task {task.id}"})
+    how = f"running as task {task.id}" if task.id else "the server did not start a task"
+    run.emit("log", {"run": run.id, "level": "info", "logger": "task", "data": how})
     try:
         result = await task.result(timeout=None, raise_on_error=False)
     except asyncio.CancelledError:

@@ -145,11 +145,15 @@ class TargetService(Service):
         arguments: dict[str, Any] | None = None,
         timeout: float | None = None,
         as_principal: ImpersonatedPrincipal | None = None,
+        as_task: bool = False,
         ctx: Context = None,  # type: ignore[assignment]
     ) -> ToolResult:
-        """Call a tool of a target. Progress, log messages and input requests are streamed until the result."""
+        """Call a tool of a target. Progress, log messages and input requests are streamed until the result.
+
+        With `as_task` the tool runs as a task, if it supports task execution.
+        """
         params = {"name": name, "arguments": arguments or {}}
-        return await self._run(ctx, target, "tools/call", params, timeout, as_principal)
+        return await self._run(ctx, target, "tools/call", params, timeout, as_principal, as_task)
 
     @tool
     async def read_resource(
@@ -197,6 +201,7 @@ class TargetService(Service):
         params: Mapping[str, Any],
         seconds: float | None = None,
         other: ImpersonatedPrincipal | None = None,
+        as_task: bool = False,
     ) -> ToolResult:
         result = self._targets.get(target)
         if other is not None and visitor_of(ctx) is not None:
@@ -204,7 +209,7 @@ class TargetService(Service):
         principal = visitor_of(ctx) if other is None else other.principal()
         run = partial(
             result.run, f"r{next(self._runs)}", partial(emit_event, ctx), partial(_progress, ctx), method, dict(params),
-            seconds, principal=_current_principal(ctx),
+            seconds, principal=_current_principal(ctx), as_task=as_task,
         )  # fmt: skip
         client = self._client_as(ctx, result, principal, named=other is not None)
         if client is None:

@@ -318,6 +318,7 @@ class ConsoleTarget:
         timeout: float | None = None,
         client: Client | None = None,
         principal: str | None = None,
+        as_task: bool = False,
     ) -> ConsoleRunResult:
         """Run a request and return its result. `client`: used instead of the shared client, for another principal."""
         client = client or self.require_open()
@@ -326,7 +327,7 @@ class ConsoleTarget:
         )
         before = self._wire.last
         try:
-            outcome = await execute(client, run, method, params, timeout)
+            outcome = await execute(client, run, method, params, timeout, as_task)
             # The messages since the start, so that the page can link a run to its traffic.
             messages = self._wire.find(before, peer=self.state.id)
             outcome.trips = [item.trip for item in messages if item.kind == "request" and item.method == method]

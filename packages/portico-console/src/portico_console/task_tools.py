@@ -13,10 +13,13 @@ from portico.server.registry.service import Service, tool
 from portico.server.server import Server
 from portico.server.tasks import jobs
 from portico.server.tasks.jobs import Job
-from portico.store.database import Database
+from portico.store.database import Database, Transaction
+from portico.text import truncate
 from portico_console.tool_responses import structured_response
 
 MAX_TASKS = 1000
+# Of the arguments, in the list.
+MAX_PREVIEW_CHARS = 160
 READS = {"readOnlyHint": True}
 
 
@@ -55,9 +58,19 @@ class ProtocolTasksService(Service):
     async def jobs(self, status: str | None = None, limit: int = 200) -> ToolResult:
         """List the newest tasks of this server."""
         max_jobs = max(1, min(limit, MAX_TASKS))
-        result = await (await self._database()).read(lambda tx: jobs.list_recent(tx, status, max_jobs))
+
+        def read(tx: Transaction) -> tuple[list[Job], dict[str, str]]:
+            own = [job for job in jobs.list_recent(tx, status, max_jobs) if job.server == self._server.name]
+            return own, jobs.argument_previews(tx, [job.id for job in own], MAX_PREVIEW_CHARS + 1)
+
+        own, previews = await (await self._database()).read(read)
         return structured_response(
-            {"jobs": [_to_json_object(job) for job in result if job.server == self._server.name]}
+            {
+                "jobs": [
+                    {**_to_json_object(job), "preview": truncate(previews.get(job.id, ""), MAX_PREVIEW_CHARS)}
+                    for job in own
+                ]
+            }
         )
 
     @tool(annotations=READS)

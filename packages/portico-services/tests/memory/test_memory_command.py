@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -36,6 +37,16 @@ def test_shell_captures_recalls_and_edits_memories(shell: Shell) -> None:
     assert counts["total"] == 2
     shell("delete", captured["id"], "--permanent")
     assert "not found" in shell("show", captured["id"], fails=1)
+
+
+def test_the_history_in_a_table_says_what_was_there_before(shell: Shell) -> None:
+    (captured,) = shell("capture", "We use PostgreSQL", "-t", "db")
+    shell("edit", captured["id"], "We use SQLite")
+    shown = shell("show", captured["id"], "--format", "table", plain=True)
+    assert re.search(r"^content +We use SQLite$", shown, re.M)
+    assert re.search(r"^  previous content +We use PostgreSQL$", shown, re.M)
+    (same,) = shell("show", captured["id"])
+    assert same["history"][0]["content"] == "We use PostgreSQL"
 
 
 def test_a_secret_is_refused_at_the_shell_too(shell: Shell) -> None:

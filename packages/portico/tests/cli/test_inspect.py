@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,3 +25,15 @@ def test_without_the_services_package_the_table_names_the_package_to_install(
     shown = capsys.readouterr()
     assert "not checked" in shown.out
     assert "the tools were not checked: checking tools needs portico-services" in shown.err
+
+
+@pytest.mark.parametrize("version, name", [("", "quiet"), ("version='1.2.0'", "quiet 1.2.0")])
+def test_only_a_version_that_the_server_states_is_shown(
+    version: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "quiet.py"
+    path.write_text(f"from portico import Server\nserver = Server('quiet', {version})\n", encoding="utf-8")
+    main(["inspect", str(path), "--format", "table"])
+    assert re.search(rf"^name +{re.escape(name)} *$", capsys.readouterr().out, re.M)
+    main(["doctor", str(path), "--format", "table"])
+    assert re.search(rf" {re.escape(name)} answers", " ".join(capsys.readouterr().out.split()))

@@ -77,6 +77,9 @@ export function plain(text, longest = 300) {
 export const visible = (text) => String(text).replace(INVISIBLE, named);
 
 /** Names and values, as far as there are some. */
+/** The version of a server, unless it is the one that Portico reports for a server without a version. */
+export const ownVersion = (server) => (server?.version === "0.0.0" ? undefined : server?.version);
+
 export const facts = (pairs) => h("dl", { class: "facts" }, pairs.filter(([, value]) => value !== undefined && value !== null && value !== "")
   .map(([name, value]) => [h("dt", {}, plain(name, 40).replaceAll("_", " ")), h("dd", {}, value instanceof Node ? value : plain(value, 600))]));
 

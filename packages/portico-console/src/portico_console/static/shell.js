@@ -1,6 +1,6 @@
 // The frame around the views: which server, which view, by the address; the palette; what concerns all of them.
 
-import { ask, button, fill, h, plain, say, show } from "./dom.js";
+import { ask, button, fill, h, ownVersion, plain, say, show } from "./dom.js";
 import * as live from "./live.js";
 import { call, signOut } from "./mcp.js";
 import { openPalette } from "./palette.js";
@@ -186,7 +186,7 @@ function targetButton() {
   const colour = { open: "good", opening: "warn", failed: "bad" }[target.state] ?? "";
   const server = target.server;
   return button([h("span", { class: "name" }, h("span", { class: `dot ${colour}` }), plain(server?.title ?? server?.name ?? target.title, 60)),
-    h("span", { class: "quiet" }, plain([server?.version, target.protocol_version].filter(Boolean).join(" · ") || target.state, 60))], chooseTarget,
+    h("span", { class: "quiet" }, plain([ownVersion(server), target.protocol_version].filter(Boolean).join(" · ") || target.state, 60))], chooseTarget,
   { class: "target", data: { key: "target" }, "aria-label": `Server: ${plain(server?.name ?? target.title, 60)}. Change server or protocol version` });
 }
 

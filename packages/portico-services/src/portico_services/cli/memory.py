@@ -250,13 +250,23 @@ def _filter(arguments: argparse.Namespace) -> str:
     return " ".join([arguments.filter, *(f'{key}:"{value}"' for key, value in named)])
 
 
+_PREVIOUS = ("content", "tags", "status")
+
+
 async def _show_memory(shell: ServiceSession) -> None:
     if len(shell.arguments.words) != 1:
         raise UsageError("exactly one ID is required")
     (id,) = shell.arguments.words
     memory = await shell.call("memory_get", memory_id=id)
     past = await shell.call("memory_history", memory_id=id)
-    shell.printer.print_details({**memory, "history": past["changes"]})
+    changes = past["changes"]
+    if not shell.printer.is_json:
+        # The content, tags and status of a change are those before it; without the word they read like its result.
+        changes = [
+            {f"previous {name}" if name in _PREVIOUS else name: value for name, value in change.items()}
+            for change in changes
+        ]
+    shell.printer.print_details({**memory, "history": changes})
 
 
 async def _stats(shell: ServiceSession) -> None:

@@ -368,7 +368,7 @@ async def _one_target(subject: str, target: Any, arguments: argparse.Namespace, 
         async with time_limit(arguments), create_client(target, arguments, printer) as client:
             tools = await client.list_tools()
             info = client.server_info
-            name = f"{info.name} {info.version}" if info else "a server without a name"
+            name = info.label if info else "a server without a name"
             text = (
                 f"{name} answers, protocol version {client.protocol_version}, {len(tools)} {plural('tool', len(tools))}"
             )

@@ -15,6 +15,7 @@ from portico.cli.terminal_text import plural, to_single_line
 from portico.client.client import Client
 from portico.plugins import require_plugin
 from portico.protocol.errors import MethodNotFound, PorticoError, UsageError
+from portico.protocol.meta import Implementation
 from portico.protocol.versions import SUPPORTED_PROTOCOL_VERSIONS
 from portico.tokens import tokens_from_bytes
 
@@ -127,7 +128,7 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, Any]]:
     cost = f"about {summary['token_cost']['tokens']:,} tokens in the tool list"
     capable = ", ".join(sorted(name for name, capability in summary["capabilities"].items() if capability is not None))
     rows = [
-        ("name", f"{summary['name'] or '(not reported)'} {summary['version'] or ''}"),
+        ("name", Implementation(summary["name"] or "(not reported)", summary["version"] or "").label),
         (
             "protocol versions",
             ", ".join(

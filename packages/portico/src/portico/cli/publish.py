@@ -22,6 +22,7 @@ from portico.cli.output import Printer
 from portico.cli.specs import parse_target_command
 from portico.client.client import Client
 from portico.protocol.errors import UsageError
+from portico.protocol.meta import UNKNOWN_VERSION
 from portico.protocol.versions import SUPPORTED_PROTOCOL_VERSIONS
 from portico.settings_file import read_tables
 from portico.text import one_line
@@ -91,7 +92,7 @@ async def _publish(client: Client, printer: Printer, arguments: argparse.Namespa
 async def _collect_facts(client: Client, arguments: argparse.Namespace, project: Mapping[str, Any]) -> dict[str, Any]:
     """Return name, version, title, description and listed components, validated against the registry's limits."""
     info = client.server_info
-    reported = info.version if info is not None and info.version != "0.0.0" else None
+    reported = info.version if info is not None and info.version != UNKNOWN_VERSION else None
     version = arguments.version or _text(project, "version") or reported
     if not version:
         raise UsageError("the server reports no version: add --version, or a version in pyproject.toml")

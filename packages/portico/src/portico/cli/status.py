@@ -193,7 +193,7 @@ def _session_row(session: RecentSession, now: float) -> tuple[str, ...]:
         session.row.id[:SHORT_ID_CHARS],
         (session.row.owner or "")[:SHORT_ID_CHARS],
         memo.facts.protocol_version,
-        "" if client is None else f"{client.name} {client.version}",
+        "" if client is None else client.label,
         "" if memo.principal is None else str(getattr(memo.principal, "id", "") or ""),
         f"{_span(now - session.used_at)} ago",
     )

@@ -38,6 +38,10 @@ class Icon(Struct, omit_defaults=True, rename="camel", frozen=True):
     theme: Literal["light", "dark"] | None = None
 
 
+# The version of a server that states none; the protocol requires one.
+UNKNOWN_VERSION = "0.0.0"
+
+
 class Implementation(Struct, omit_defaults=True, rename="camel", frozen=True):
     """Name and version of a program, for display only."""
 
@@ -47,6 +51,11 @@ class Implementation(Struct, omit_defaults=True, rename="camel", frozen=True):
     description: str | None = None
     website_url: str | None = None
     icons: list[Icon] | None = None
+
+    @property
+    def label(self) -> str:
+        """Return the name, and the version if the program states one."""
+        return self.name if self.version in ("", UNKNOWN_VERSION) else f"{self.name} {self.version}"
 
 
 class ClientCapabilities(Struct, omit_defaults=True, rename="camel", frozen=True):

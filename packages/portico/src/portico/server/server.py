@@ -17,7 +17,7 @@ from portico._options import validated_kwargs
 from portico.protocol import jsonrpc, notifications
 from portico.protocol.errors import MethodNotFound, UsageError
 from portico.protocol.header_params import HeaderParam
-from portico.protocol.meta import SERVER_INFO_META_KEY, Implementation, ServerCapabilities
+from portico.protocol.meta import SERVER_INFO_META_KEY, UNKNOWN_VERSION, Implementation, ServerCapabilities
 from portico.protocol.prompts import ListPromptsResult
 from portico.protocol.resources import ListResourcesResult, ListResourceTemplatesResult
 from portico.protocol.tools import CallToolParams, ListToolsResult, ToolAnnotations
@@ -171,7 +171,7 @@ class Server(Registrar, ComponentDirectory):
         name: str = "server",
         instructions: str | None = None,
         *,
-        version: str = "0.0.0",
+        version: str = UNKNOWN_VERSION,
         title: str | None = None,
         description: str | None = None,
         website_url: str | None = None,

@@ -73,6 +73,25 @@ def test_the_help_of_an_action_has_its_options_only(command: str, capsys: pytest
             assert (f" {option} " in shown.replace("\n", " ").partition("xample")[0]) == (action in owners.split())
 
 
+@pytest.mark.parametrize(
+    "command, action, usage, purpose",
+    [
+        ("memory", "delete", "delete ID … [options]", "Delete memories."),
+        ("memory", "stats", "stats [options]", "Show counts."),
+        ("memory", "hooks", "hooks install|remove [options]", "Add the hooks to Claude Code, or remove them."),
+        ("items", "edit", "edit ID [TEXT] [options]", "Edit an item."),
+        ("policy", "explain", "explain FILE [TESTS …] [options]", "Print the rules that match a call"),
+        ("tasks", "list", "list [ID …] [options]", ""),
+    ],
+)
+def test_the_help_of_an_action_states_its_operands_and_its_purpose(
+    command: str, action: str, usage: str, purpose: str
+) -> None:
+    shown = parser_for(command).actions[action]().format_help()
+    assert shown.startswith(f"usage: portico {command} {usage}\n") and purpose in shown
+    assert "as listed above" not in shown
+
+
 @pytest.mark.parametrize("command", all_commands())
 def test_help_fits_a_terminal_of_80_columns(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parser, "_width", lambda: 78)
@@ -195,3 +214,10 @@ def test_help_joins_the_lines_of_a_paragraph() -> None:
 def test_positional_arguments_have_help(command: str) -> None:
     operands = [item for item in form_for(command).arguments if item.name != "action" and item.name != "profile"]
     assert [item.name for item in operands if "help" not in item.options] == []
+
+
+def test_services_separated_by_spaces_get_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser_for("serve").parse(["server.py", "--services", "memory", "tasks"])
+    assert ended.value.code == 2
+    assert "unrecognized arguments: tasks; several services are separated by commas" in capsys.readouterr().err

@@ -37,6 +37,7 @@ function row(app, job, load) {
   return h("article", { class: "card" }, h("div", { class: "row apart" },
     h("div", { class: "row" }, h("h2", { class: "name" }, plain(job.tool, 120)), h("span", { class: `badge ${COLOURS[job.status] ?? ""}` }, plain(job.status, 30)), h("span", { class: "quiet" }, when(job.created_at))),
     h("div", { class: "row" }, button("Open", () => open(app, job.id), { class: "small" }), running ? button("Cancel", act("cancel_job", "Cancelled"), { class: "small danger" }) : undefined, job.status === "failed" || job.status === "cancelled" ? button("Retry", act("retry_job", "Task requeued"), { class: "small" }) : undefined)),
+  job.preview ? h("p", { class: "breakable" }, h("code", {}, plain(job.preview, 200))) : undefined,
   running ? bar : undefined, message ? h("p", { class: "quiet" }, plain(message, 400)) : undefined);
 }
 

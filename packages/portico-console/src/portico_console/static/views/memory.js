@@ -17,7 +17,7 @@ export function view(place, app, rest) {
   let memories = [];
   let cursor;
   const bar = segments(ways, (index) => { way = index; draw(); });
-  fill(place, sheet("Memories", [bar.element, offers(app, "memory", "capture") ? button("New memory", () => capture(app, search), { class: "primary" }) : undefined],
+  fill(place, sheet("Memories", [bar.element, offers(app, "memory", "capture") ? button("New memory", () => capture(app, refresh), { class: "primary" }) : undefined],
     h("div", { class: "stack" }, query, h("label", { for: "memory-filter" }, "Filter"), filter, aside), found));
 
   async function search(more) {
@@ -31,6 +31,11 @@ export function view(place, app, rest) {
       cursor = said.nextCursor;
       draw(said);
     });
+  }
+
+  function refresh() {
+    search();
+    if (offers(app, "memory", "status")) within(aside, async () => fill(aside, summary(await use(app, "memory", "status"), narrow)));
   }
 
   const narrow = (key, value) => {
@@ -67,13 +72,12 @@ export function view(place, app, rest) {
     h("div", { class: "row quiet" }, why(one, words()), when(one.at))),
     button(marked(plain(one.content, 2000), words()), () => open(one.id), { class: "text plain" }));
 
-  const open = (id) => openMemory(app, id, search);
+  const open = (id) => openMemory(app, id, refresh);
   const soon = later(search, 250);
   query.addEventListener("input", soon);
   filter.addEventListener("input", soon);
-  search();
-  if (offers(app, "memory", "status")) within(aside, async () => fill(aside, summary(await use(app, "memory", "status"), narrow)));
-  return { refresh: search, go(next) { if (next[0] && !ways.map((one) => one.toLowerCase()).includes(next[0])) open(next[0]); } };
+  refresh();
+  return { refresh, go(next) { if (next[0] && !ways.map((one) => one.toLowerCase()).includes(next[0])) open(next[0]); } };
 }
 
 /** The score, and what speaks for it: how it was matched, and which of the words are in it. */
@@ -95,7 +99,7 @@ function marked(text, words) {
 
 function summary(status, narrow) {
   const tags = Object.entries(status.tags ?? {}).sort(([, a], [, b]) => b - a).slice(0, 24);
-  return h("div", { class: "row" }, h("span", { class: "quiet" }, `${status.total} memories`), tags.map(([tag, many]) => button(`#${plain(tag, 30)} ${many}`, () => narrow("tag", tag), { class: "badge" })));
+  return h("div", { class: "row" }, h("span", { class: "quiet" }, `${status.total} ${status.total === 1 ? "memory" : "memories"}`), tags.map(([tag, many]) => button(`#${plain(tag, 30)} ${many}`, () => narrow("tag", tag), { class: "badge" })));
 }
 
 async function openMemory(app, id, changed) {

@@ -1,6 +1,6 @@
 // Tools: a form from the schema, a run, what came of it.
 
-import { button, empty, facts, fill, h, lead, number, plain, say, show, split } from "../dom.js";
+import { button, empty, facts, fill, h, lead, number, ownVersion, plain, say, show, split } from "../dom.js";
 import { makeForm } from "../form.js";
 import { makeList } from "../list.js";
 import { showResult } from "../results.js";
@@ -112,11 +112,15 @@ function instructions(app) {
   const { server, instructions: text, protocol_version: revision } = app.target;
   return [h("h1", {}, plain(server?.title ?? server?.name ?? app.target.title, 120)),
     lead(text ?? "Select a tool. Press / to filter, Ctrl-K for the command palette.", 2000),
-    facts([["Version", server?.version], ["Protocol version", revision], ["Target", app.target.spec]]), firstSteps(app)];
+    facts([["Version", ownVersion(server)], ["Protocol version", revision], ["Target", app.target.spec]]), firstSteps(app)];
 }
 
 function makeTool(app, tool, weight, given, runs, tools) {
   const form = makeForm(tool.inputSchema ?? {}, { value: given });
+  // Since 2026-07-28 the list does not say which tools support tasks: the server decides for each call.
+  const listed = tool.execution?.taskSupport;
+  const able = listed ? listed === "optional" : app.target.capabilities?.extensions?.["io.modelcontextprotocol/tasks"];
+  const asTask = able ? h("input", { type: "checkbox" }) : undefined;
   const anyway = button("Send anyway", () => start(form.read()), { hidden: true });
   const request = () => {
     const args = form.read();
@@ -127,7 +131,7 @@ function makeTool(app, tool, weight, given, runs, tools) {
     anyway.hidden = true;
     const where = { target: app.target.id, ...(app.principal && app.target.id === "self" ? { as_principal: app.principal } : {}) };
     let beside;
-    const run = makeRun(app, { tool: "call_tool", name: tool.name, args: { ...where, name: tool.name, arguments: args } },
+    const run = makeRun(app, { tool: "call_tool", name: tool.name, args: { ...where, name: tool.name, arguments: args, ...(asTask?.checked ? { as_task: true } : {}) } },
       (result) => showResult(result, { open: (uri) => app.goto("resources", uri) }),
       { again: () => start(args), reuse: () => { form.set(args); form.focus(); }, over: (said) => beside?.then((one) => one.over(said)) });
     const uri = pageOf(tool);
@@ -149,7 +153,7 @@ function makeTool(app, tool, weight, given, runs, tools) {
   }
 
   const run = button(["Run ", h("kbd", {}, "Ctrl ↵")], submit, { class: "primary" });
-  const box = h("div", { class: "card" }, form.element, h("div", { class: "row actions" }, run, anyway, app.has("saved") ? saveButton(app, request) : undefined, copyMenu(app, request)));
+  const box = h("div", { class: "card" }, form.element, h("div", { class: "row actions" }, run, anyway, asTask ? h("label", { class: "row" }, asTask, "as a task") : undefined, app.has("saved") ? saveButton(app, request) : undefined, copyMenu(app, request)));
   box.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey || (event.target.matches("input:not([type=checkbox])")))) {
       event.preventDefault();

@@ -16,6 +16,8 @@ DEFAULT_WIDTH_COLUMNS = 80
 MAX_EXAMPLES = 4
 # Shorter lines end a paragraph or belong to a list.
 MIN_WRAPPED_CHARS = 50
+# A line of a list of actions: `  edit ID [TEXT]    edit an item`. The purpose may be on the next line.
+_LISTED_ACTION = re.compile(r"^  (([\w-]+)(?: \S+)*)(?:\n {6,}| {2,})(\S.*)$", re.MULTILINE)
 
 
 @cache
@@ -154,6 +156,8 @@ class CommandParser(argparse.ArgumentParser):
             if not self._action or self._action in self.owners.get(flag.option_strings[-1], self._action).split()
         ]
         typed = [word.partition("=")[0] for word in words.split() if word.startswith("-")]
+        if self.prog == "portico serve" and all(word.isidentifier() for word in words.split()):
+            return "; several services are separated by commas: --services memory,tasks"
         if self.prog == "portico install" and typed:
             return "; options of `portico serve` follow --"
         # Transposed letters are the most likely mistake.
@@ -206,16 +210,25 @@ class CommandSpec(NamedTuple):
         epilog = f"{self._format_examples(command, action)}\n{self.epilog}"
         usage = self.usage
         if action:
-            words = [_format_operand(item) for item in self.arguments if item.name != "action"]
-            usage = " ".join(["portico", command, action, *words, "[options]"])
-        parser = CommandParser(command, usage, "" if action else self.description, epilog)
+            operands = [_format_operand(item) for item in self.arguments if item.name != "action"]
+            described = self._described_actions()
+            words, about = described.get(action, (action, ""))
+            if not any(" " in listed for listed, _ in described.values()):
+                # The list names no operands, so all actions have those of the command.
+                words = " ".join([action, *operands])
+            usage = f"portico {command} {words} [options]"
+        else:
+            about = self.description
+        parser = CommandParser(command, usage, about, epilog)
         parser.owners = owners
         if not action and owners:
             choices = next(item.options["choices"] for item in self.arguments if item.name == "action")
             parser.actions = {item: partial(self.create_parser, command, action=item) for item in choices}
         for word in self.arguments:
             if (with_target or word.name != "target") and not (action and word.name == "action"):
-                parser.add_argument(word.name, **word.options)
+                # The usage line names what the words of an action are.
+                hidden = {"help": argparse.SUPPRESS} if action and word.name == "words" else {}
+                parser.add_argument(word.name, **{**word.options, **hidden})
                 parser.completes.append(word)
         for heading, flags in self.options.items():
             group = parser.add_argument_group(heading) if heading else parser
@@ -224,6 +237,13 @@ class CommandSpec(NamedTuple):
             ]
             parser.flags += [group.add_argument(*flag.names, **flag.options) for flag in visible_flags]
         return parser
+
+    def _described_actions(self) -> dict[str, tuple[str, str]]:
+        """Return the usage and the purpose of the actions that the description lists."""
+        return {
+            action: (words, f"{about[0].upper()}{about[1:]}.")
+            for words, action, about in _LISTED_ACTION.findall(self.description)
+        }
 
     def _format_examples(self, command: str, action: str = "") -> str:
         """Return the examples of a command or of one of its actions, formatted for help."""

@@ -207,6 +207,13 @@ def store_responses(tx: Transaction, id: str, responses: Mapping[str, Raw], now:
     return True
 
 
+def argument_previews(tx: Transaction, ids: list[str], max_chars: int) -> dict[str, str]:
+    """Return the beginning of the arguments of several jobs, as JSON text. Jobs without arguments are left out."""
+    sql = "select id, substr(arguments, 1, :most) from portico_job where id in :ids"
+    rows = tx.fetch_all(tuple[str, str], sql, {"ids": ids, "most": max_chars})
+    return {id: text for id, text in rows if text != "{}"}
+
+
 def finished_steps(tx: Transaction, ids: list[str]) -> dict[str, dict[str, Raw]]:
     """Return the finished steps of several jobs."""
     result: dict[str, dict[str, Raw]] = {}
