@@ -300,3 +300,10 @@ def test_table_format_prints_lines_without_json(shell: Shell) -> None:
         said = shell(*words, "--format", "table", plain=True)
         assert "{" not in said and '"' not in said
     assert "tags" in shell("show", captured["id"], "--format", "table", plain=True)
+
+
+@pytest.mark.parametrize("action", [("list",), ("recall", "PostgreSQL"), ("export",)])
+def test_a_filter_with_an_unknown_key_is_refused(shell: Shell, action: tuple[str, ...]) -> None:
+    """As text it would be searched instead, and the other memories would be listed."""
+    shell("capture", "We use PostgreSQL", "-t", "db")
+    assert "got 'tga:db'; its keys are ns, tag" in shell(*action, "-f", "since:7d tga:db", fails=2)

@@ -119,6 +119,15 @@ async def test_a_search_has_pages_too(serving: Serving) -> None:
     assert len(seen) == len(set(seen)) == 5
 
 
+async def test_an_unknown_key_of_a_filter_is_reported(serving: Serving) -> None:
+    client = await serving()
+    await call_tool(client, "memory_capture", content="We use PostgreSQL", namespace="decisions", tags=["db"])
+    mistyped = await call_tool(client, "memory_recall", query="PostgreSQL", filter="tga:db since:7d")
+    assert mistyped["note"].startswith("Not a condition, searched as text: tga:db. The keys of a filter are ns, tag,")
+    for right in ("tag:db since:7d", "PostgreSQL"):
+        assert "note" not in await call_tool(client, "memory_recall", query="database", filter=right)
+
+
 async def test_facets_are_filled_in(serving: Serving, tmp_path: Path) -> None:
     root = tmp_path / "work"
     (root / ".git").mkdir(parents=True)

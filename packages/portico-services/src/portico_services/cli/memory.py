@@ -29,6 +29,7 @@ from portico_services.cli.service_session import (
 from portico_services.memory import Memory, export_import
 from portico_services.memory.search import model_download, model_loader
 from portico_services.memory.store import statistics
+from portico_services.memory.store.filters import FILTER_KEYS, parse_filter
 from portico_services.memory.store.namespaces import suggest_namespace
 
 # Default of --limit by action.
@@ -245,6 +246,11 @@ COLUMNS: list[tuple[str, Callable[[dict[str, Any]], str]]] = [
 
 
 def _filter(arguments: argparse.Namespace) -> str:
+    if words := parse_filter(arguments.filter, 0).words:
+        raise UsageError(
+            f"--filter must consist of conditions such as tag:db, got {words[:80]!r}; "
+            f"its keys are {', '.join(FILTER_KEYS)}"
+        )
     named = [("tag", tag) for tag in arguments.tag] + ([("ns", arguments.namespace)] if arguments.namespace else [])
     # Quoted, because a namespace or tag from the command line may contain spaces.
     return " ".join([arguments.filter, *(f'{key}:"{value}"' for key, value in named)])

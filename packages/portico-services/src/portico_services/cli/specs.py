@@ -99,7 +99,7 @@ FORMS: dict[str, CommandSpec] = {
         "  stats             show counts\n"
         "  download-model    download the embedding model (91 MB)\n"
         "  hook NAME         answer an assistant hook event read from standard input\n"
-        "  hooks install|remove\n"
+        "  hooks install|remove [HOOK …]\n"
         "                    add the hooks to Claude Code, or remove them\n\n"
         f"Hooks: {', '.join(HOOKS)}.",
         (

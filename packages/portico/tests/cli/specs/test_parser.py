@@ -78,7 +78,7 @@ def test_the_help_of_an_action_has_its_options_only(command: str, capsys: pytest
     [
         ("memory", "delete", "delete ID … [options]", "Delete memories."),
         ("memory", "stats", "stats [options]", "Show counts."),
-        ("memory", "hooks", "hooks install|remove [options]", "Add the hooks to Claude Code, or remove them."),
+        ("memory", "hooks", "hooks install|remove [HOOK …] [options]", "Add the hooks to Claude Code, or remove them."),
         ("items", "edit", "edit ID [TEXT] [options]", "Edit an item."),
         ("policy", "explain", "explain FILE [TESTS …] [options]", "Print the rules that match a call"),
         ("tasks", "list", "list [ID …] [options]", ""),
@@ -221,3 +221,33 @@ def test_services_separated_by_spaces_get_a_hint(capsys: pytest.CaptureFixture[s
         parser_for("serve").parse(["server.py", "--services", "memory", "tasks"])
     assert ended.value.code == 2
     assert "unrecognized arguments: tasks; several services are separated by commas" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words, usage",
+    [
+        (["memory", "stats", "extra"], "portico memory stats [options]"),
+        (["memory", "sync", "extra"], "portico memory sync [options]"),
+        (["memory", "list", "extra", "--limit", "3"], "portico memory list [options]"),
+        (["memory", "show", "3fb8", "extra"], "portico memory show ID [options]"),
+        (["memory", "hook", "stop", "extra"], "portico memory hook NAME [options]"),
+        (["items", "next", "extra"], "portico items next [options]"),
+        (["items", "tree", "3fb8", "extra"], "portico items tree [ID] [options]"),
+    ],
+)
+def test_words_that_an_action_would_ignore_are_refused(
+    words: list[str], usage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser_for(words[0]).parse(words[1:])
+    message = capsys.readouterr().err
+    assert ended.value.code == 2 and f"unexpected argument 'extra'; the usage is {usage}" in message
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["memory recall two words", "memory edit 3fb8 two words", "items done 3fb8 it works", "items block 3fb8 4a 5b"],
+)
+def test_texts_and_lists_have_any_number_of_words(words: str) -> None:
+    command, *rest = words.split()
+    assert parser_for(command).parse(rest).words == rest[1:]

@@ -71,6 +71,11 @@ class MemoryFilter(Struct, frozen=True):
         return any(condition.key == key for condition in self.conditions)
 
     @property
+    def unknown_conditions(self) -> list[str]:
+        """Return the words that look like conditions and have an unknown key. They are searched as text."""
+        return [word for word in self.words.split() if (match := _WORD.fullmatch(word)) and match["key"]]
+
+    @property
     def is_empty(self) -> bool:
         return not self.conditions and self.since is None and self.until is None and not self.words
 

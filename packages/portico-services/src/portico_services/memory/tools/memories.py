@@ -8,10 +8,11 @@ from msgspec import Meta
 
 from portico import Context
 from portico._lazy import LazyModule
+from portico.text import one_line
 from portico_services import git_project
 from portico_services.database_service import actor_name
 from portico_services.memory.store import validation
-from portico_services.memory.store.filters import MAX_FILTER_CHARS
+from portico_services.memory.store.filters import FILTER_KEYS, MAX_FILTER_CHARS, MemoryFilter
 from portico_services.memory.store.memory_store import MAX_RESULTS
 from portico_services.memory.store.namespaces import (
     WRITABLE_NAMESPACES,
@@ -176,7 +177,7 @@ class MemoryTools:
             memories=hits,
             mode=memories.resolve_mode(mode),
             nothing_known=page.nothing_known,
-            note=page.note,
+            note=" ".join(note for note in (_unknown_conditions_note(parsed_filter), page.note) if note) or None,
             next_cursor=validation.make_cursor(page.last) if page.last else str(start + count) if page.more else None,
         )
 
@@ -289,3 +290,12 @@ class MemoryTools:
         )
         note = "Nothing was deleted. Repeat the call with dry_run=false to delete." if dry_run else "Deleted."
         return results.DeleteAllResult(count=swept.count, ids=swept.ids, dry_run=dry_run, note=note)
+
+
+def _unknown_conditions_note(filter: MemoryFilter) -> str | None:
+    """Return a note about words of a filter that were searched as text because their key is unknown, or None."""
+    words = filter.unknown_conditions
+    if not words:
+        return None
+    keys = ", ".join(FILTER_KEYS)
+    return f"Not a condition, searched as text: {one_line(' '.join(words), 80)}. The keys of a filter are {keys}."

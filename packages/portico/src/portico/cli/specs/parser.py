@@ -16,6 +16,8 @@ DEFAULT_WIDTH_COLUMNS = 80
 MAX_EXAMPLES = 4
 # Shorter lines end a paragraph or belong to a list.
 MIN_WRAPPED_CHARS = 50
+# Operands that consist of any number of words.
+_MANY_WORDS = ("…", "TEXT", "WORDS", "RESULT", "REASON")
 # A line of a list of actions: `  edit ID [TEXT]    edit an item`. The purpose may be on the next line.
 _LISTED_ACTION = re.compile(r"^  (([\w-]+)(?: \S+)*)(?:\n {6,}| {2,})(\S.*)$", re.MULTILINE)
 
@@ -103,6 +105,8 @@ class CommandParser(argparse.ArgumentParser):
         # The actions that an option belongs to, and a parser with the options of one action.
         self.owners: dict[str, str] = {}
         self.actions: dict[str, Callable[[], CommandParser]] = {}
+        # The operands of an action, as in the help, if actions differ in them.
+        self.usages: dict[str, str] = {}
         # The action on the command line, for error messages; empty until it is known.
         self._action = ""
 
@@ -115,7 +119,19 @@ class CommandParser(argparse.ArgumentParser):
             self.exit(0)
         arguments = self.parse_intermixed_args(argv)
         self._check_options(typed, getattr(arguments, "action", ""))
+        self._check_words(arguments)
         return arguments
+
+    def _check_words(self, arguments: argparse.Namespace) -> None:
+        """Reject words after the operands of an action, which would be ignored otherwise."""
+        words: list[str] = getattr(arguments, "words", [])
+        usage = self.usages.get(getattr(arguments, "action", ""))
+        if not words or usage is None:
+            return
+        operands = usage.split()[1:]
+        if any(name.strip("[]") in _MANY_WORDS for name in operands) or len(words) <= len(operands):
+            return
+        self.error(f"unexpected argument {words[len(operands)]!r}; the usage is {self.prog} {usage} [options]")
 
     def _check_options(self, typed: list[str], action: str) -> None:
         """Reject an option of another action, which would be ignored otherwise."""
@@ -209,18 +225,19 @@ class CommandSpec(NamedTuple):
         owners = self.action_options
         epilog = f"{self._format_examples(command, action)}\n{self.epilog}"
         usage = self.usage
+        described = self._described_actions()
+        names_operands = any(" " in listed for listed, _ in described.values())
         if action:
             operands = [_format_operand(item) for item in self.arguments if item.name != "action"]
-            described = self._described_actions()
+            # Where the list names no operands, all actions have those of the command.
             words, about = described.get(action, (action, ""))
-            if not any(" " in listed for listed, _ in described.values()):
-                # The list names no operands, so all actions have those of the command.
-                words = " ".join([action, *operands])
+            words = words if names_operands else " ".join([action, *operands])
             usage = f"portico {command} {words} [options]"
         else:
             about = self.description
         parser = CommandParser(command, usage, about, epilog)
         parser.owners = owners
+        parser.usages = {name: listed for name, (listed, _) in described.items()} if names_operands else {}
         if not action and owners:
             choices = next(item.options["choices"] for item in self.arguments if item.name == "action")
             parser.actions = {item: partial(self.create_parser, command, action=item) for item in choices}
