@@ -13,7 +13,8 @@ from portico.server.registry.service import Service, tool
 from portico.server.server import Server
 from portico.server.tasks import jobs
 from portico.server.tasks.jobs import Job
-from portico.store.database import Database, Transaction
+from portico.store.database import Database
+from portico.store.transaction import Transaction
 from portico.text import truncate
 from portico_console.tool_responses import structured_response
 

@@ -453,6 +453,8 @@ async def test_an_empty_list_names_the_lists_of_other_projects(serving: Serving)
         "The list of /b is empty. Other lists have tasks: /a (2). Pass project to use one of them, or * for all."
     )
     assert "/a (2)" in (await call_tool(there, "next_task"))["note"]
+    assert (await call_tool(there, "task_tree"))["note"] == empty["note"]
+    assert "note" not in await call_tool(here, "task_tree")
     assert (await call_tool(there, "list_tasks", project="/a"))["count"] == 2
     # A list that only has nothing of what was asked for is not empty.
     assert "note" not in await call_tool(here, "list_tasks", status="failed")

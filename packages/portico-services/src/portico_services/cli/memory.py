@@ -415,6 +415,8 @@ def _model(arguments: argparse.Namespace) -> int:
         folder = model_download.download_model(data)
     megabytes = sum((folder / name).stat().st_size for name in model_loader.MODEL_FILES) / 1e6
     print(f"The model is in {folder} ({megabytes:.0f} MB).", flush=True)
+    # Otherwise `stats` at a shell, with `embedded 0`, would look like a failure.
+    print("A running server (portico serve) embeds the stored memories; commands do not.", flush=True)
     return 0
 
 

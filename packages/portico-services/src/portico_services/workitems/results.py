@@ -174,6 +174,7 @@ class WorkItemTree(Struct, frozen=True, kw_only=True, omit_defaults=True):
     completed: Annotated[int, "Number of completed tasks"]
     tasks: Annotated[list[TreeItem], "Tasks, each before its children"]
     cut: Annotated[bool, "Whether the tree is truncated"] = False
+    note: Annotated[str | None, "If there are no tasks: other projects with tasks"] = None
 
 
 class FieldChange(Struct, frozen=True, kw_only=True):
@@ -319,7 +320,7 @@ def to_delete_result(deleted: DeletionResult) -> DeleteItemResult:
     return DeleteItemResult(**msgspec.structs.asdict(deleted), note=note)
 
 
-def to_tree(tree: ItemTree) -> WorkItemTree:
+def to_tree(tree: ItemTree, project: str, elsewhere: Mapping[str, int] | None = None) -> WorkItemTree:
     nodes = [
         copy_to_result(
             node.item,
@@ -332,7 +333,8 @@ def to_tree(tree: ItemTree) -> WorkItemTree:
         for node in tree.nodes
     ]
     completed = sum(node.status == "completed" for node in nodes)
-    return WorkItemTree(count=len(nodes), completed=completed, tasks=nodes, cut=tree.cut)
+    note = _mention_other_projects(elsewhere, project) if elsewhere else None
+    return WorkItemTree(count=len(nodes), completed=completed, tasks=nodes, cut=tree.cut, note=note)
 
 
 def to_history(id: str, past: WorkItemHistory, limit: int) -> WorkItemHistoryResult:

@@ -369,7 +369,9 @@ class Tasks(DatabaseService[WorkItemStore]):
     ) -> results.WorkItemTree:
         """Return a task with all its descendants, depth first; `depth` gives the level."""
         items = await self.store() if id is not None else await self._store_for_call(ctx, project)
-        return results.to_tree(await items.tree(id, open_only=open_only))
+        tree = await items.tree(id, open_only=open_only)
+        elsewhere = await items.elsewhere() if id is None and not tree.nodes and _is_local(ctx) else None
+        return results.to_tree(tree, items.project, elsewhere)
 
     async def task_history(
         self,

@@ -293,4 +293,5 @@ def test_download_model_prints_the_location_of_the_model(
     monkeypatch.setattr("sys.argv", ["portico", "memory", "download-model"])
     with contextlib.suppress(SystemExit):
         main()
-    assert "The model is in" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "The model is in" in said and "A running server (portico serve) embeds" in said
