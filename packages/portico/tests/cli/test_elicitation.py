@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import http.server
 import json
 import os
@@ -17,7 +19,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from portico import Client
+from portico.cli.connect import time_limit
+from portico.transports.deadlines import closing_deadline
 from portico.types import SUPPORTED_PROTOCOL_VERSIONS
+from support.paths import ROOT
 
 Portico = Callable[..., Any]
 
@@ -335,6 +341,20 @@ def test_the_time_limit_is_of_the_whole_command(portico: Portico, words: list[st
     assert "within 1 s" in done.stderr
     # Steps of closing it would take two seconds each.
     assert time.monotonic() - begun < 6
+
+
+async def test_the_time_limit_includes_the_end_of_a_child_that_has_answered() -> None:
+    """Without it, closing waits two seconds for the end of the input, and two more for the signal."""
+    stubborn = f"trap '' TERM; {shlex.quote(sys.executable)} -m portico serve {ROOT}/examples/hello.py; while :; do sleep 1; done"
+    client = Client(["sh", "-c", stubborn])
+    async with time_limit(argparse.Namespace(oauth=None, timeout=60.0)):
+        await client.connect()
+        await client.list_tools()
+    assert closing_deadline.get() == pytest.approx(asyncio.get_running_loop().time() + 60.0, abs=30)
+    closing_deadline.set(asyncio.get_running_loop().time() + 0.2)
+    begun = time.monotonic()
+    await client.close()
+    assert time.monotonic() - begun < 2
 
 
 @pytest.mark.parametrize("spelling", ["{host}:{port}/mcp", "localhost:{port}/mcp", ":{port}/mcp", ":{port}"])
