@@ -231,6 +231,37 @@ def test_required_text_that_was_not_edited_is_missing(tried: Any) -> None:
     expect(page.get_by_text("Is required").first).to_be_visible()
 
 
+def test_the_message_about_a_mistake_goes_when_the_corrected_call_is_done(tried: Any) -> None:
+    tried.go("tools", "add")
+    page = tried.page
+    page.get_by_role("button", name="Run Ctrl ↵").click()
+    mistake = page.locator("#said .note.bad")
+    expect(mistake).to_contain_text("schema violation")
+    # It covers neither the form nor the results.
+    results = page.locator("#main").bounding_box()
+    note = mistake.bounding_box()
+    assert results and note and note["x"] + note["width"] <= results["x"]
+    page.get_by_label("a", exact=True).fill("1")
+    page.get_by_label("b", exact=True).fill("2")
+    page.get_by_role("button", name="Run Ctrl ↵").click()
+    expect(page.get_by_role("region", name="Run").first.get_by_text("done")).to_be_visible()
+    expect(mistake).to_have_count(0)
+
+
+def test_the_run_button_stays_at_the_bottom_of_a_long_form(tried: Any) -> None:
+    page = tried.page
+    page.set_viewport_size({"width": 1280, "height": 400})
+    tried.go("tools", "trip")
+    run = page.get_by_role("button", name="Run Ctrl ↵")
+    expect(run).to_be_visible()
+    bar = page.locator(".actions")
+    box = bar.bounding_box()
+    assert box and 398 <= box["y"] + box["height"] <= 402
+    # Fields do not show through it.
+    assert bar.evaluate("one => getComputedStyle(one).backgroundColor") not in ("transparent", "rgba(0, 0, 0, 0)")
+    page.set_viewport_size({"width": 1280, "height": 800})
+
+
 def test_first_steps_are_shown_until_they_are_closed(tried: Any) -> None:
     tried.go("tools")
     page = tried.page

@@ -48,20 +48,25 @@ def test_a_memory_is_captured_found_changed_and_deleted(kept: Any) -> None:
     expect(page.locator(".memory", has_text="SQLite")).to_have_count(0)
 
 
+SERVICES = "Postgres nginx Redis Grafana Kafka Vault Consul Loki Tempo Mimir MinIO Gitea Harbor Jenkins".split()
+CAPTURE = """
+import asyncio, os, sys
+from portico import Client
+
+async def main():
+    async with Client(sys.argv[1], auth=os.environ.get("PORTICO_TOKEN")) as client:
+        for text in sys.argv[2:]:
+            arguments = {"content": text, "namespace": "config", "tags": ["ports", "services"], "on_duplicate": "keep"}
+            await client.call_tool("memory_capture", arguments)
+
+asyncio.run(main())
+"""
+
+
 def test_labels_of_the_graph_do_not_overlap(kept: Any) -> None:
     page = kept.page
-    texts = [
-        "PostgreSQL holds the audit records",
-        "Alice owns the payments API",
-        "nginx terminates TLS for the gateway",
-        "The login page reads its texts from a file",
-        "Backups run at two in the morning",
-    ]
-    for text in texts:
-        arguments = json.dumps(
-            {"content": text, "namespace": "decisions", "tags": ["deployment", "services", "friday"]}
-        )
-        kept.console.portico("call", f"{kept.console.origin}/mcp", "memory_capture", "--arguments", arguments)
+    texts = [f"{name} listens on port {port}" for port, name in enumerate(SERVICES, 8080)]
+    kept.console.python("-c", CAPTURE, f"{kept.console.origin}/mcp", *texts)
     page.get_by_role("link", name="Tools", exact=True).click()
     page.get_by_role("link", name="Memory", exact=True).click()
     for text in texts:
@@ -70,7 +75,7 @@ def test_labels_of_the_graph_do_not_overlap(kept: Any) -> None:
         page.set_viewport_size({"width": width, "height": 800})
         page.get_by_role("button", name="Timeline").click()
         page.get_by_role("button", name="Graph").click()
-        expect(page.locator(".graph text", has_text="#deployment")).to_be_visible()
+        expect(page.locator(".graph text", has_text="#services")).to_be_visible()
         visible = "all => all.filter(one => getComputedStyle(one).visibility === 'visible').map(one => one.getBoundingClientRect().toJSON())"
         boxes = page.locator(".graph text").evaluate_all(visible)
         assert len(boxes) >= 5 and min(box["height"] for box in boxes) >= 11

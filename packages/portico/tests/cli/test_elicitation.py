@@ -345,8 +345,8 @@ def test_the_time_limit_is_of_the_whole_command(portico: Portico, words: list[st
 
 async def test_the_time_limit_includes_the_end_of_a_child_that_has_answered() -> None:
     """Without it, closing waits two seconds for the end of the input, and two more for the signal."""
-    stubborn = f"trap '' TERM; {shlex.quote(sys.executable)} -m portico serve {ROOT}/examples/hello.py; while :; do sleep 1; done"
-    client = Client(["sh", "-c", stubborn])
+    serve = shlex.join([sys.executable, "-m", "portico", "serve", str(ROOT / "examples" / "hello.py")])
+    client = Client(["sh", "-c", f"trap '' TERM; {serve}; while :; do sleep 1; done"])
     async with time_limit(argparse.Namespace(oauth=None, timeout=60.0)):
         await client.connect()
         await client.list_tools()
