@@ -48,7 +48,22 @@ def test_a_memory_is_captured_found_changed_and_deleted(kept: Any) -> None:
     expect(page.locator(".memory", has_text="SQLite")).to_have_count(0)
 
 
-SERVICES = "Postgres nginx Redis Grafana Kafka Vault Consul Loki Tempo Mimir MinIO Gitea Harbor Jenkins".split()
+SERVICES = [
+    "Postgres",
+    "nginx",
+    "Redis",
+    "Grafana",
+    "Kafka",
+    "Vault",
+    "Consul",
+    "Loki",
+    "Tempo",
+    "Mimir",
+    "MinIO",
+    "Gitea",
+    "Harbor",
+    "Jenkins",
+]
 CAPTURE = """
 import asyncio, os, sys
 from portico import Client
