@@ -86,7 +86,7 @@ def test_labels_of_the_graph_do_not_overlap(kept: Any) -> None:
     page.get_by_role("link", name="Memory", exact=True).click()
     for text in texts:
         expect(page.locator(".memory", has_text=text)).to_be_visible()
-    for width in (1280, 500):
+    for width in (1280, 360):
         page.set_viewport_size({"width": width, "height": 800})
         page.get_by_role("button", name="Timeline").click()
         page.get_by_role("button", name="Graph").click()
@@ -103,6 +103,13 @@ def test_labels_of_the_graph_do_not_overlap(kept: Any) -> None:
                     or b["bottom"] <= a["top"]
                 )
                 assert apart, (width, a, b)
+        circles = page.locator(".graph circle").evaluate_all(
+            "all => all.map(one => one.getBoundingClientRect().toJSON())"
+        )
+        for label in boxes:
+            for circle in circles:
+                x, y = (circle["left"] + circle["right"]) / 2, (circle["top"] + circle["bottom"]) / 2
+                assert not (label["left"] < x < label["right"] and label["top"] < y < label["bottom"]), (width, label)
     for text in texts:
         expect(page.get_by_role("button", name=text)).to_be_attached()
     # The page is shared with the following tests.

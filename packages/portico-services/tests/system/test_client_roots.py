@@ -109,3 +109,11 @@ async def test_client_roots_are_ignored_with_configured_paths(folder: Path) -> N
         async with Client(server, roots=[(folder / "mine").as_uri()], elicitation_handler=user) as client:
             result = await client.call_tool("fs_stat", {"path": str(folder / "mine")}, raise_on_error=False)
         assert (bool(user.asked), result.is_error) == (is_asked, not is_asked)
+
+
+async def test_an_empty_list_of_directories_has_a_reason() -> None:
+    async with Client(serving()) as client:
+        page = (await client.call_tool("fs_list")).structured
+        assert page["files"] == []
+        assert page["problems"][0].startswith("No directory may be read here.")
+        assert "portico serve --allow-path PATH" in page["problems"][0]

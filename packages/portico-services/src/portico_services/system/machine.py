@@ -24,7 +24,7 @@ from portico_services.system.files.walk import FileCriteria
 from portico_services.system.logs import discovery, evtx
 from portico_services.system.logs.entries import LEVELS, EventLog, LogEntry, LogQuery, format_iso
 from portico_services.system.logs.log_registry import LogRegistry
-from portico_services.system.path_access import AllowedPath, AllowedPaths
+from portico_services.system.path_access import NO_ALLOWED_PATHS_HELP, AllowedPath, AllowedPaths
 from portico_services.system.redaction import RedactedEntryFilter, RedactedFileView, RedactedQuery, relaxed_criteria
 from portico_services.system.registry.branches import PortableRegistry, list_branches
 from portico_services.system.registry.tree import RegistryTree, to_json
@@ -247,7 +247,9 @@ class Machine:
             if path:
                 return redacted.redact_result(self.files.list_directory(redacted.resolve_tokens(path), limit, cursor))
             rows = [_root(root) for root in self.files.roots.all]
-            return redacted.redact_result(FilePage(rows, len(rows), False, None, len(rows)))
+            # Without the reason, an empty list would look like an empty machine.
+            problems = [] if rows else [f"No directory may be read here. {NO_ALLOWED_PATHS_HELP}"]
+            return redacted.redact_result(FilePage(rows, len(rows), False, None, len(rows), problems=problems))
 
     def read(self, path: str, offset: int, length: int) -> FileRange:
         """Read a range of a file; whole lines if results are anonymized."""
