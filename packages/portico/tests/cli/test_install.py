@@ -363,6 +363,14 @@ def test_options_that_do_not_fit_the_target_are_refused(home: Path, words: list[
     assert left.value.code == 2
 
 
+@pytest.mark.parametrize("url", ["http://", "http://a b/mcp", "http://example.com:port/mcp"])
+@pytest.mark.parametrize("words", [[], ["--name", "mine"]], ids=str)
+def test_an_invalid_url_is_refused(home: Path, capsys: pytest.CaptureFixture[str], url: str, words: list[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["install", "cursor", *words, "--", url])
+    assert left.value.code == 2 and "URL" in capsys.readouterr().err
+
+
 def test_plain_json_is_printed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(Path("w.py"), "")
     main(["install", "json", "--env", "A=1", "--", "w.py"])

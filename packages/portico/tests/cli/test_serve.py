@@ -472,6 +472,10 @@ def test_services_are_added_to_a_server_of_ones_own(run: Run, tmp_path: Path) ->
         ),
         (["own.py", "--service-admin"], "--service-admin requires built-in services"),
         (["mcp.json", "--services", "tasks"], "--services cannot be combined with a gateway file"),
+        (["--services", " ,"], "--services must name at least one service"),
+        (["own.py", "--transport", "stdio", "--port", "8080"], "--port requires --transport http, or --port"),
+        (["own.py", "--allowed-host", "x.example"], "--allowed-host requires --transport http"),
+        (["own.py", "--sse"], "--sse requires --transport http"),
     ],
 )
 def test_an_option_that_would_be_ignored_is_refused(

@@ -33,8 +33,11 @@ def add_services(arguments: argparse.Namespace, into: Server | None = None) -> t
     The services are imported on demand, because most users serve their own server.
     """
     settings = _settings(arguments)
-    service_names = None if arguments.services is None else map(str.strip, arguments.services.split(","))
-    names = None if service_names is None else [name for name in service_names if name]
+    names = None
+    if arguments.services is not None:
+        names = [name for item in arguments.services.split(",") if (name := item.strip())]
+        if not names:
+            raise UsageError("--services must name at least one service, such as --services memory,tasks")
     data = ensure_data_dir(arguments.data)
     store = store_url(arguments.store, arguments.data, assembly.NAME)
     files = tuple(assembly.settings_paths(arguments.profile, arguments.config))

@@ -219,6 +219,14 @@ def _describe_entry(entry: Any) -> str:
 # Names
 
 
+def _check_url(url: str) -> None:
+    """Raise UsageError for a URL that no client could connect to."""
+    # Imported here: the HTTP client is not needed to add other servers.
+    from portico.transports.http_client.pool import HttpUrl
+
+    HttpUrl(url)
+
+
 def default_name(options: list[str]) -> str:
     """Return a default name for the server that these `serve` options start: its own, else the file name.
 
@@ -228,6 +236,7 @@ def default_name(options: list[str]) -> str:
     if target is None:
         return "portico"
     if is_url(target):
+        _check_url(target)
         parts = urlsplit(target)
         host = "localhost" if is_loopback_name(parts.hostname or "") else parts.hostname or "server"
         return _sanitize_name(f"{host}-{parts.port}" if parts.port else host)
@@ -282,6 +291,7 @@ def _entry_for(
     # Options of `serve` have no effect on a server that runs elsewhere, so they are rejected rather than dropped.
     if len(options) != 1:
         raise UsageError(f"expected only the URL after --, got {' '.join(options)!r}")
+    _check_url(target)
     native = _url_entry(config_file, target, headers)
     if native is not None:
         if environment:

@@ -69,10 +69,29 @@ def apply_serve_defaults(arguments: argparse.Namespace) -> argparse.Namespace:
     http_options = (arguments.host, arguments.port, arguments.unix_socket, arguments.fd, arguments.workers)
     if arguments.transport is None:
         arguments.transport = "stdio" if all(option is None for option in http_options) else "http"
+    if arguments.transport == "stdio":
+        _reject_http_options(arguments)
     arguments.host = "127.0.0.1" if arguments.host is None else arguments.host
     arguments.port = 8080 if arguments.port is None else arguments.port
     arguments.path = getattr(arguments, "path", None) or "/mcp"
     return arguments
+
+
+# Options of HTTP that are not addresses. The last ones are lists or switches, so that empty means not given.
+_HTTP_OPTIONS = (
+    "host", "port", "unix_socket", "fd", "workers", "path", "public_url", "ssl_certfile", "ssl_keyfile",
+    "allowed_host", "allowed_origin", "trusted_proxy", "stateless", "sse",
+)  # fmt: skip
+
+
+def _reject_http_options(arguments: argparse.Namespace) -> None:
+    """Reject options that stdio would ignore: a user who limits hosts or sets a port expects HTTP."""
+    # Imported here, because most commands do not need it.
+    from portico.protocol.errors import UsageError
+
+    for name in _HTTP_OPTIONS:
+        if getattr(arguments, name, None) not in (None, False, []):
+            raise UsageError(f"--{name.replace('_', '-')} requires --transport http, or --port; stdio does not use it")
 
 
 def require_utf8(parser: CommandParser, values: list[str]) -> None:
