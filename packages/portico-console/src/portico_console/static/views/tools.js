@@ -1,6 +1,6 @@
 // Tools: a form from the schema, a run, what came of it.
 
-import { button, empty, facts, fill, h, lead, number, ownVersion, plain, say, show, split } from "../dom.js";
+import { button, clearErrors, empty, facts, fill, h, lead, number, ownVersion, plain, say, show, split } from "../dom.js";
 import { makeForm } from "../form.js";
 import { makeList } from "../list.js";
 import { showResult } from "../results.js";
@@ -148,6 +148,8 @@ function makeTool(app, tool, weight, given, runs, tools) {
     const wrong = form.problems();
     if (form.read() === undefined) return;
     anyway.hidden = !wrong.length;
+    // A message about an earlier attempt would contradict this one.
+    clearErrors();
     if (wrong.length) say(`${wrong.length} schema ${wrong.length === 1 ? "violation" : "violations"}`, "bad");
     else start(form.read());
   }
