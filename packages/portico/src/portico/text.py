@@ -26,3 +26,9 @@ def escape_unprintable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def escape_json_char(char: str) -> str:
+    """Return a character as JSON escapes: UTF-16 code units, two above U+FFFF (RFC 8259, section 7)."""
+    units = char.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from portico.definitions.invisible_chars import escape_json_char
 from portico.protocol.errors import PorticoError
-from portico.text import truncate
+from portico.text import escape_json_char, truncate
 
 # Joiners that scripts and emoji need. All other invisible characters are escaped.
 _JOINERS = "\u200c\u200d"

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from portico.text import escape_json_char
+
 # Characters without a glyph that Python considers printable (Unicode, Default_Ignorable_Code_Point), and the blank
 # Braille pattern. U+FE0E and U+FE0F, which select the form of an emoji, are excluded.
 _INVISIBLE = re.compile(
@@ -62,9 +64,3 @@ def visible_json(value: Any, *, sort: bool = False) -> str:
     return "".join(
         char if char == "\n" or (char.isprintable() and is_visible(char)) else escape_json_char(char) for char in text
     )
-
-
-def escape_json_char(char: str) -> str:
-    """Return a character as JSON escapes: UTF-16 code units, two above U+FFFF (RFC 8259, section 7)."""
-    units = char.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -27,6 +27,7 @@ from portico.server.policy.consent import ConsentManager, ConsentRequired
 from portico.server.policy.interfaces import (
     AccessPolicy,
     AuditHook,
+    ComponentOwners,
     Decision,
     Kind,
     PolicyContext,
@@ -41,9 +42,6 @@ from portico.server.registry.catalog import KIND_BY_METHOD, Catalog
 from portico.server.registry.lifespans import LifespanManager
 from portico.server.registry.service import MethodHandler, Service, ServiceRegistry
 
-if TYPE_CHECKING:
-    from portico.server.policy.ownership import Ownership
-
 PolicyStep = Callable[[PolicyContext, MethodHandler], Any]
 
 
@@ -56,7 +54,7 @@ class PolicyHost(Protocol):
     def used_states(self) -> UsedStates: ...
     def required_scopes(self, method: str, name: str, call: Call | None = None) -> frozenset[str]: ...
     @property
-    def ownership(self) -> Ownership: ...
+    def ownership(self) -> ComponentOwners: ...
     @property
     def provider(self) -> Provider: ...
     @property

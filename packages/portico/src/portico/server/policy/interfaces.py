@@ -65,6 +65,13 @@ class PolicyContext(Struct, eq=False):
     started_ns: int = 0
 
 
+class ComponentOwners(Protocol):
+    """The owners of a server's own components."""
+
+    def local_qualified_name(self, kind: Kind, name: str) -> QualifiedName | None: ...
+    def component_qualified_name(self, component: Any) -> QualifiedName: ...
+
+
 class AccessPolicy(Protocol):
     """Decides what a caller may see and do. Must be pure and fast: it is consulted for every call."""
 

@@ -41,6 +41,7 @@ from portico.server.components.results import DetachedCall
 from portico.server.components.runtime import Runtime
 from portico.server.components.tools import TaskConfig, Tool
 from portico.server.context.input_rounds import ComponentReply, decode_response, get_rounds
+from portico.server.policy.interfaces import ComponentOwners
 from portico.server.registry.registry import Registry
 from portico.server.registry.service import MethodHandler, Service
 from portico.server.registry.subscriptions import MAX_URIS_PER_SUBSCRIBER, Subscriber
@@ -55,7 +56,6 @@ from portico.store.errors import DiskFull, StoreError
 
 if TYPE_CHECKING:
     from portico.server.policy.enforcement import PolicyEnforcer
-    from portico.server.policy.ownership import Ownership
 
 log = logging.getLogger("portico")
 
@@ -77,7 +77,7 @@ class TaskHost(Protocol):
     policy: PolicyEnforcer | None
 
     @property
-    def ownership(self) -> Ownership: ...
+    def ownership(self) -> ComponentOwners: ...
 
 
 class TaskService(Service):
