@@ -32,6 +32,7 @@ from portico_gateway.audit.usage import (
     read_usage,
 )
 from portico_gateway.cli.usage import run
+from portico_gateway.policy.budget_report import RemainingBudget
 
 SECRET = "hunter2-in-an-argument"
 
@@ -185,6 +186,14 @@ def test_a_cell_is_never_a_formula(name: str) -> None:
     assert values[1:] == ["1", "0", "", "1.5", "2", "3"]
     assert values[0].isprintable() and not values[0].startswith(("=", "＝"))
     assert (values[0] == name) == (name in ("'=1", "a,b", 'a"b', "a=1"))
+
+
+@pytest.mark.parametrize("name", ["x;=1+1", 'x";=1+1', "x;@sum(1)"])
+def test_spreadsheets_that_separate_by_semicolon_find_no_formula_in_csv(name: str) -> None:
+    budget = RemainingBudget(name, "calls", 1, 2)
+    text = format_csv([UsageRow(name, 1, 0, None, 1.5, 2, 3, budgets=[budget, budget])])
+    for cell in text.splitlines()[1].split(";"):
+        assert not cell.lstrip(' "').startswith(("=", "@"))
 
 
 def test_the_number_of_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,16 +6,20 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from portico import Client, Context, Server, ToolError, UsageError
 from portico.auth.principal import Principal
+from portico.protocol import jsonrpc
 from portico.protocol.errors import ProtocolError, TooManyRequests
-from portico.rpc.call import Call, Reply
+from portico.protocol.meta import ClientCapabilities
+from portico.rpc.call import Call, CallbackReply, Reply
 from portico.server.policy import settings as access_settings
 from portico.server.policy.interfaces import PolicyContext, QualifiedName
 from portico.store.database import Database
@@ -356,3 +360,61 @@ async def test_the_budget_file_needs_a_writable_directory(tmp_path: Path, monkey
 def test_mistakes_in_budgets(table: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parse_limits([table])
+
+
+async def test_results_of_tasks_count_in_every_process_and_for_listeners(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'portico.db'}"
+    capabilities = ClientCapabilities(extensions={"io.modelcontextprotocol/tasks": {}})
+
+    def make_server() -> Server:
+        server = Server("house", store=store)
+
+        @server.tool(task=True)
+        async def slow() -> str:
+            return "x" * 40_000
+
+        return limited(server, {"tokens_per_month": 1_000_000})
+
+    def call_of(method: str, params: dict[str, Any], **members: Any) -> Call:
+        return Call(
+            method=method,
+            params=Raw(jsonrpc.encode(params)),
+            id=1,
+            protocol_version="2026-07-28",
+            capabilities=capabilities,
+            principal=ANN,
+            **members,
+        )
+
+    async def spent() -> float:
+        async with Database(store) as database:
+            return await database.read(
+                lambda tx: tx.fetch_one(
+                    float, "select sum(spent) from portico_quota_month where month = ?", [current_month(time.time())]
+                )
+            )
+
+    first = make_server()
+    async with first.lifespan():
+        created = await first(call_of("tools/call", {"name": "slow", "arguments": {}}))
+        completed = asyncio.Event()
+
+        def notify(method: str, params: Any) -> None:
+            if getattr(params, "status", "") == "completed":
+                completed.set()
+
+        params = {"notifications": {"taskIds": [created.task_id]}}
+        listening = asyncio.ensure_future(first(call_of("subscriptions/listen", params, reply=CallbackReply(notify))))
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            await completed.wait()
+        listening.cancel()
+    listened = await spent()
+    assert 10_000 < listened < 40_000
+    # The principal has called nothing in this process.
+    second = make_server()
+    async with second.lifespan():
+        reply = CallbackReply(lambda method, params: None)
+        task = await second(call_of("tasks/get", {"taskId": created.task_id}, reply=reply))
+        reply.response_bytes = len(jsonrpc.encode(task))
+        reply.close()
+    assert await spent() >= listened + 10_000

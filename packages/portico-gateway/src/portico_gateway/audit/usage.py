@@ -192,8 +192,9 @@ _GROUP_NAMES: dict[UsageDimension, Callable[[UsageRecord], str]] = {
 
 # Spreadsheets
 
-# A cell that begins with one of these is a formula in a spreadsheet (OWASP, CSV injection).
-_FORMULA_PREFIXES = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+# A cell that begins with one of these is a formula in a spreadsheet (OWASP, CSV injection). A cell also begins after a
+# semicolon where a decimal comma is usual.
+_FORMULA_START = re.compile('(^|;)(?=[ "\u200c\u200d]*[=+@＝＋－＠-])')
 
 
 def format_csv(rows: Sequence[UsageRow]) -> str:
@@ -213,4 +214,4 @@ def format_csv(rows: Sequence[UsageRow]) -> str:
 def _escape_cell(text: str) -> str:
     # Invisible characters, which a spreadsheet may skip before a formula, are written as escapes.
     line = " ".join(visible(text).split())
-    return f"'{line}" if line.lstrip("\u200c\u200d ").startswith(_FORMULA_PREFIXES) else line
+    return _FORMULA_START.sub(r"\1'", line)

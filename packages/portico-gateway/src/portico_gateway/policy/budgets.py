@@ -34,7 +34,7 @@ from portico_gateway.policy.shared_limit_store import (
 
 # Requests that count as calls. Lists are not counted: clients repeat them on their own.
 # Results of tasks arrive in these. Without them, tasks would evade a budget of tokens.
-RESULT_METHODS = frozenset({"tasks/get", "tasks/result"})
+RESULT_METHODS = frozenset({"tasks/get", "tasks/result", "subscriptions/listen"})
 # Interval for returning unused reservations.
 RETURN_INTERVAL_SECONDS = 2.0
 # After the budget was found exhausted, the store is not queried for this long. Another process may return a part.
@@ -170,9 +170,7 @@ class BudgetLedger:
 
     def can_spend(self, account: BudgetAccount, cost: float) -> bool | None:
         """Return whether a call fits the budget, or None if the store must be queried to decide."""
-        account.used_at = now = time.time()
-        if now >= account.ends_at:
-            account.begin_month(current_month(now))
+        _touch(account)
         if account.unsettled:
             account.settle()
         needed = cost if account.budget.unit == "calls" else 1.0
@@ -197,8 +195,16 @@ class BudgetLedger:
 
     def count_response(self, account: BudgetAccount, call: Call) -> None:
         """Count the tokens of a call that has ended. Its response is encoded later."""
+        # The result of a task may be the first that this process serves of a principal, so the month may be unknown.
+        _touch(account)
         account.unsettled.append((call.reply, len(call.params)))
-        account.used_at = time.time()
+        if self._held.get(account.key) is not account:
+            self._hold(account)
+
+    def count_notification(self, account: BudgetAccount, size: int) -> None:
+        """Count the tokens of a notification of `size` bytes."""
+        _touch(account)
+        account.reserved -= tokens_from_bytes(size)
         if self._held.get(account.key) is not account:
             self._hold(account)
 
@@ -277,6 +283,13 @@ class BudgetLedger:
             if account.month == amount.month:
                 account.reserved += amount.reserved
                 self._held.setdefault(account.key, account)
+
+
+def _touch(account: BudgetAccount) -> None:
+    """Record the use of an account, and begin a new month if the last one is over."""
+    account.used_at = now = time.time()
+    if now >= account.ends_at:
+        account.begin_month(current_month(now))
 
 
 def _move(account: BudgetAccount, other: BudgetAccount) -> None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from itertools import islice
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from portico.caching import LruCache
+from portico.protocol import jsonrpc
 from portico.protocol.errors import ToolError, TooManyRequests
 from portico.protocol.methods import LONG_LIVED_METHODS
-from portico.rpc.call import Call
+from portico.protocol.notifications import TASK_UPDATED
+from portico.rpc.call import Call, RelayedReply, Reply
 from portico.rpc.identity import client_network
 from portico.rpc.rate_limit import RateLimit
 from portico.server.policy.interfaces import PolicyContext
@@ -313,11 +317,17 @@ class PolicyLimiter:
 
     def _spend_budgets(self, budgets: list[_BudgetCharge], passage: PolicyContext) -> None:
         assert self._ledger is not None
+        accounts: list[BudgetAccount] = []
         for _, account, cost in budgets:
             self._ledger.spend(account, cost)
             # The result of a nested call does not reach the client.
             if account.budget.unit == "tokens" and passage.parent is None:
-                passage.leases += (account,)
+                accounts.append(account)
+        passage.leases += tuple(accounts)
+        call = passage.call
+        if accounts and call.method in LONG_LIVED_METHODS:
+            notify = partial(_notify_counted, self._ledger, accounts, call.reply)
+            passage.call = replace(call, reply=RelayedReply(call.reply, notify))
 
     def _budget_charges(self, charges: list[_Charge], passage: PolicyContext) -> list[_BudgetCharge]:
         """Return the budgets that a request is charged to, and its cost in calls."""
@@ -456,6 +466,18 @@ def _needed_slots(running: InFlightCalls, passage: PolicyContext) -> int:
         count -= running in outer.leases
         outer = outer.parent
     return count
+
+
+def _notify_counted(
+    ledger: BudgetLedger, accounts: Sequence[BudgetAccount], reply: Reply, method: str, params: Any
+) -> None:
+    """Send a notification, and count the result of a task in it."""
+    result = getattr(params, "result", UNSET)
+    if method == TASK_UPDATED and result is not UNSET:
+        size = len(jsonrpc.encode(result))
+        for account in accounts:
+            ledger.count_notification(account, size)
+    reply.notify(method, params)
 
 
 def _principal(call: Call) -> str:

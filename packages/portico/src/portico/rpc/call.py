@@ -176,6 +176,28 @@ class CallbackReply(Reply):
         self._notify = notify  # type: ignore[method-assign, assignment]
 
 
+class RelayedReply(Reply):
+    """Reply of a listener whose notifications pass through a callback, which may count or replace them."""
+
+    def __init__(self, outer: Reply, notify: NotificationCallback) -> None:
+        self._outer = outer
+        self.notify = notify  # type: ignore[method-assign, assignment]
+        self.request, self.drain = outer.request, outer.drain  # type: ignore[method-assign]
+        self.can_request, self.connection = outer.can_request, outer.connection
+
+    @property
+    def closed(self) -> bool:  # type: ignore[override]
+        return self._outer.closed
+
+    @property
+    def cancelled(self) -> bool:  # type: ignore[override]
+        return self._outer.cancelled
+
+    @property
+    def response_bytes(self) -> int:  # type: ignore[override]
+        return self._outer.response_bytes
+
+
 class _NullReply(Reply):
     """Reply of a Call without a client. It is shared between calls, so it never closes."""
 

@@ -238,7 +238,7 @@ class Server(Registrar, ComponentDirectory):
         # The upstreams with connectable accounts, by alias.
         self.connected_accounts: dict[str, Any] = {}
         self._middleware = [self._to_handler_middleware(item) for item in middleware]
-        self._chain: Handler | None = None
+        self._chain: Callable[[Call], Any] | None = None
         self.service_registry = ServiceRegistry()
         self.registration = Registration(self, component_defaults, on_duplicate)
         # Components that other processes may add by name: see `declare`.
@@ -283,6 +283,8 @@ class Server(Registrar, ComponentDirectory):
             # tasks.
             own = answers.get(method, self._reject_unknown_method)
             answers[method] = partial(self.provider.wrap_task_method, own)
+        self.service_registry.has_middleware = bool(self._middleware)
+        self._link()
         self._unprotected = self._answers = self.service_registry.wrap_handlers(answers)
         if self.policy is not None:
             self._answers = self.policy.wrap_handlers(answers, self.service_registry)
@@ -801,7 +803,7 @@ class Server(Registrar, ComponentDirectory):
     def add_middleware(self, middleware: Any) -> None:
         """Wrap every request that this server answers in a middleware; the last one added is the outermost."""
         self._middleware.append(self._to_handler_middleware(middleware))
-        self._link()
+        self._extend()
 
     def _to_handler_middleware(self, middleware: Any) -> HandlerMiddleware:
         """Return a function from Handler to Handler. Instances of `Middleware` also receive this server."""
@@ -810,8 +812,11 @@ class Server(Registrar, ComponentDirectory):
         return cast("HandlerMiddleware", middleware)
 
     def _link(self) -> None:
-        inner: Handler = self._handle_in_middleware
-        self._chain = reduce(lambda handler, wrap: wrap(handler), self._middleware, inner) if self._middleware else None
+        self._chain = None
+        if self._middleware:
+            inner: Handler = self._handle_in_middleware
+            chain = reduce(lambda handler, wrap: wrap(handler), self._middleware, inner)
+            self._chain = self.service_registry.wrap_middleware(chain)
 
     # Running
 

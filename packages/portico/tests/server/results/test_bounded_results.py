@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import re
@@ -15,6 +16,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings as hypothesis_settings, strategies as st
 from msgspec import Raw
+from msgspec.structs import replace
 
 from portico import Client, Server, ToolError, UsageError
 from portico.auth.principal import Principal
@@ -22,7 +24,10 @@ from portico.extend import Call, ResultLimits, configure_access
 from portico.jsonschema.validation import create_validator
 from portico.protocol.content import ImageContent, ResourceLink, TextContent
 from portico.protocol.jsonrpc import encode
+from portico.protocol.meta import ClientCapabilities
 from portico.protocol.tools import CallToolResult
+from portico.rpc.call import CallbackReply
+from portico.server.middleware import Middleware
 from portico.server.results.json_text import ShortenOptions, find_path, is_json, shorten_json
 from portico.server.results.reading import find_matches, parse_pattern
 from portico.server.results.service import RESULTS_OWNER, is_small
@@ -424,3 +429,93 @@ async def test_results_table_configures_a_server() -> None:
         configure_access(server, {"results": {"max_tokens": 10}})
     with pytest.raises(UsageError, match="max_tokens"):
         configure_access(server, {"results": {"max_token": 10}})
+
+
+async def test_middleware_sees_complete_results_and_read_result_returns_what_it_left() -> None:
+    server = make_server()
+
+    class Redaction(Middleware):
+        async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+            result = await call_next(context)
+            if context.name == "text":
+                result.content = [TextContent(text=block.text.replace("line", "****")) for block in result.content]
+            return result
+
+    server.add_middleware(Redaction())
+    async with Client(server) as client:
+        result = await client.call_tool("text", {"size": 100_000})
+        assert tokens_of(result) <= BUDGET and "line" not in result.content[0].text
+        id = id_in(result)
+        for arguments in ({"offset": 50_000}, {"pattern": "text"}, {"offset": 2, "limit": 4}):
+            rest = await client.call_tool("read_result", {"id": id, **arguments})
+            assert "line" not in rest.content[0].text
+        assert "line" not in (await client.read_resource(f"result://{id}"))[0].text
+
+
+async def test_results_in_notifications_of_tasks_are_bounded() -> None:
+    server = make_server()
+
+    @server.tool(task=True, structured_output=False)
+    async def slow() -> str:
+        return "A line of the text.\n" * 5_000
+
+    notified: list[Any] = []
+    done = asyncio.Event()
+
+    def notify(method: str, params: Any) -> None:
+        if getattr(params, "status", "") == "completed":
+            notified.append(params)
+            done.set()
+
+    capabilities = ClientCapabilities(extensions={"io.modelcontextprotocol/tasks": {}})
+    async with server.lifespan():
+        alice = Principal("alice")
+        created = await server(replace(call_as(alice, "slow", {}), capabilities=capabilities))
+        listen = replace(
+            call_as(alice, "", {}),
+            method="subscriptions/listen",
+            params=Raw(encode({"notifications": {"taskIds": [created.task_id]}})),
+            capabilities=capabilities,
+            reply=CallbackReply(notify),
+        )
+        listening = asyncio.ensure_future(server(listen))
+        await asyncio.wait_for(done.wait(), 30)
+        listening.cancel()
+    result = msgspec.json.decode(notified[0].result)
+    assert estimate_tokens(result["content"][0]["text"]) <= BUDGET
+    assert "read_result" in result["content"][1]["text"]
+
+
+@pytest.mark.parametrize(("start", "end"), [(b'{"a":', b"}"), (b"[", b"]")])
+def test_deeply_nested_results_are_shortened_in_linear_time(start: bytes, end: bytes) -> None:
+    inner = b"[" + b",".join([b"[]"] * 100_000) + b"]"
+    document = b'{"x":' + start * 120 + inner + end * 120 + b"}"
+    result = parse_result(Raw(b'{"content":[],"structuredContent":' + document + b"}"))
+    assert result is not None
+    began = time.process_time()
+    shorten_result(result, BUDGET, None, None, "2026-07-28")
+    # Scanning each level again takes 3 seconds.
+    assert time.process_time() - began < 1
+
+
+async def test_reading_of_a_large_document_does_not_block_the_event_loop() -> None:
+    server = Server("big")
+    server.add(ResultLimits(BUDGET))
+    document = "[" + ",".join(["1"] * 1_500_000) + "]"
+    server.tool(name="numbers", structured_output=False)(lambda: document)
+    gaps: list[float] = []
+
+    async def measure() -> None:
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(0.001)
+            gaps.append(time.monotonic() - began)
+
+    async with Client(server) as client:
+        id = id_in(await client.call_tool("numbers"))
+        measuring = asyncio.ensure_future(measure())
+        result = await client.call_tool("read_result", {"id": id, "path": "$", "offset": 1_499_990})
+        measuring.cancel()
+    assert result.content[0].text == "[" + ",".join(["1"] * 10) + "]"
+    # About a second of work.
+    assert max(gaps) < 0.5

@@ -11,6 +11,7 @@ from msgspec import Struct
 from portico._lazy import LazyModule
 from portico._options import validate_options
 from portico.protocol.errors import UsageError
+from portico.protocol.methods import METHODS
 from portico.rpc.call import Call
 from portico.server.components.prompts import Prompt, PromptOptions
 from portico.server.components.resources import Resource, ResourceOptions
@@ -212,7 +213,7 @@ class Service(Registrar):
     requires_scopes: bool = False
     # Whether the server added it itself: it is not in `Server.services`.
     internal: bool = False
-    # Whether it wraps the handlers of all other services, whenever they are added.
+    # Whether it wraps all other services and the middleware, whenever they are added.
     outermost: bool = False
 
     def __init__(self, name: str | None = None) -> None:
@@ -266,6 +267,8 @@ class ServiceRegistry:
         self.services: list[Service] = []
         # The service that answers a method, instead of the server if both do.
         self.by_method: dict[str, Service] = {}
+        # Whether the server has middleware, which the outermost services then wrap instead of the handlers.
+        self.has_middleware = False
         # By the name of the service, or of the class with the decorated methods.
         self._components: dict[str, list[Component]] = {}
 
@@ -301,8 +304,17 @@ class ServiceRegistry:
         """Return the handlers wrapped by the services, the last one outermost."""
         result = dict(handlers)
         for service in self.services:
-            result = {method: service.wrap_method(method, answer) for method, answer in result.items()}
+            if not (service.outermost and self.has_middleware):
+                result = {method: service.wrap_method(method, answer) for method, answer in result.items()}
         return result
+
+    def wrap_middleware(self, handler: Callable[[Call], Any]) -> Callable[[Call], Any]:
+        """Return the handler of all methods, which ends with the middleware, wrapped by the outermost services."""
+        wrapped: dict[str, Callable[[Call], Any]] = dict.fromkeys(METHODS, handler)
+        for service in self.services:
+            if service.outermost:
+                wrapped = {method: service.wrap_method(method, answer) for method, answer in wrapped.items()}
+        return lambda call: wrapped.get(call.method, handler)(call)
 
 
 def collect_components(instance: Any) -> Iterator[Component]:

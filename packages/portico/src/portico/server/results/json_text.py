@@ -21,6 +21,9 @@ from portico.tokens import estimate_span, estimate_tokens, fit_text
 MAX_PATH_CHARS = 1_000
 # Members of an object that are considered for a shorter version.
 MAX_MEMBERS = 2_000
+# Smaller values are scanned again at every level; the number of larger ones is bounded, and thereby the memory.
+MIN_INDEXED_BYTES = 1024
+MAX_INDEXED_PER_LEVEL = 1024
 # Estimated tokens of punctuation around a member.
 _PUNCTUATION_TOKENS = 3
 
@@ -38,6 +41,30 @@ class Span(NamedTuple):
     start: int
     end: int
     key: str | None = None
+
+
+class JsonDocument(bytes):
+    """Encoded JSON that knows where its large values end.
+
+    Without that, every level of nesting would scan the values inside it once more: a megabyte takes ten seconds.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        least = max(MIN_INDEXED_BYTES, len(data) // MAX_INDEXED_PER_LEVEL)
+        # Ends of the objects and arrays with at least that size, by their starts.
+        self.ends: dict[int, int] = {}
+        starts: list[int] = []
+        for match in _BRACKET.finditer(data):
+            token = data[match.start()]
+            if token in b"{[":
+                starts.append(match.start())
+            elif token in b"}]" and starts:
+                start = starts.pop()
+                if match.end() - start >= least:
+                    self.ends[start] = match.end()
+
+
+_NO_ENDS: dict[int, int] = {}
 
 
 def is_json(data: bytes) -> bool:
@@ -68,6 +95,9 @@ def _value_end(data: bytes, start: int) -> int:
         match = (_STRING if first == b'"' else _SCALAR).match(data, start)
         assert match is not None
         return match.end()
+    end = (data.ends if isinstance(data, JsonDocument) else _NO_ENDS).get(start)
+    if end is not None:
+        return end
     depth = 0
     for match in _BRACKET.finditer(data, start):
         token = data[match.start()]
@@ -211,11 +241,14 @@ def _shorten(data: bytes, span: Span, budget: float, options: ShortenOptions) ->
     if estimate_span(data, span.start, span.end, budget) <= budget:
         return data[span.start : span.end]
     kind = kind_of(data, span)
-    if kind == "string":
-        return _shorten_string(data, span, budget) if options.strings else data[span.start : span.end]
-    if kind == "array":
-        return _shorten_array(data, span, budget, options)
-    return _shorten_object(data, span, budget, options) if kind == "object" else data[span.start : span.end]
+    if kind == "string" and options.strings:
+        return _shorten_string(data, span, budget)
+    # Every level costs two brackets, so the budget bounds the levels.
+    if kind == "array" and (budget >= 2 or options.arrays):
+        return _shorten_array(data, span, budget, options) if budget >= 2 else b"[]"
+    if kind == "object" and (budget >= 2 or options.members):
+        return _shorten_object(data, span, budget, options) if budget >= 2 else b"{}"
+    return data[span.start : span.end]
 
 
 def _shorten_string(data: bytes, span: Span, budget: float) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from msgspec import Struct
 from portico.protocol.content import ImageContent, TextContent
 from portico.protocol.errors import ToolError
 from portico.server.results.json_text import (
+    JsonDocument,
     ShortenOptions,
     Span,
     describe,
@@ -27,6 +28,8 @@ from portico.server.results.storage import ResultStore, StoredResult
 from portico.text import truncate
 from portico.tokens import MAX_TOKENS_PER_BYTE, estimate_binary, estimate_span, estimate_tokens
 
+# Larger results are processed in a thread, a few at a time, so that memory and the event loop stay free.
+THREAD_BYTES = 256 * 1024
 SCHEME = "result://"
 MAX_ID_CHARS = 100
 MAX_OFFSET = 2**40
@@ -42,6 +45,9 @@ EXCERPT_CHARS = 160
 _FOOTER_TOKENS = 150
 _ID = re.compile(r"(?:result://)?([A-Za-z0-9_-]{32})(?:/(\d{1,4}))?", re.ASCII)
 _TEXT_KINDS = ("text", "json")
+
+RunInThread = Callable[..., Awaitable[Any]]
+"Calls a function with arguments in a thread, and returns its result."
 
 
 class ResultAddress(Struct, frozen=True):
@@ -67,7 +73,9 @@ class ReadRequest(Struct, frozen=True):
     pattern: str | None = None
 
 
-async def read_piece(store: ResultStore, stored: StoredResult, request: ReadRequest, tokens: int) -> list[Any]:
+async def read_piece(
+    store: ResultStore, stored: StoredResult, request: ReadRequest, tokens: int, run_in_thread: RunInThread
+) -> list[Any]:
     """Return a piece of a stored result as content blocks within a budget. Raises ToolError and StoreError."""
     if request.part >= len(stored.parts):
         raise ToolError(
@@ -85,11 +93,10 @@ async def read_piece(store: ResultStore, stored: StoredResult, request: ReadRequ
         if request.pattern is not None:
             raise ToolError("Use path or pattern, not both.", error_type="ValidationError")
         data = await store.read_bytes(stored, request.part)
-        if not is_json(data):
-            raise ToolError(
-                "path needs JSON, but this part is a text; use offset or pattern.", error_type="ValidationError"
-            )
-        return _read_path(data, request, room, others)
+        if len(data) <= THREAD_BYTES:
+            return _read_path(data, request, room, others)
+        pieces: list[Any] = await run_in_thread(_read_path, data, request, room, others)
+        return pieces
     if request.pattern is not None:
         return await _search(store, stored, request, room, others)
     requested_chars = min(request.limit or info.size, 20 * tokens)
@@ -121,6 +128,11 @@ async def _read_binary(
 
 
 def _read_path(data: bytes, request: ReadRequest, room: int, others: str) -> list[Any]:
+    if not is_json(data):
+        raise ToolError(
+            "path needs JSON, but this part is a text; use offset or pattern.", error_type="ValidationError"
+        )
+    data = JsonDocument(data)
     span = find_path(data, request.path or "")
     kind = kind_of(data, span)
     if kind == "array" or (kind == "object" and (request.offset or request.limit)):

@@ -7,7 +7,6 @@ is a program.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import time
@@ -31,13 +30,17 @@ from portico.jsonschema.validation import create_validator
 from portico.protocol import jsonrpc
 from portico.protocol.content import BlobResourceContents, TextContent, TextResourceContents
 from portico.protocol.errors import InternalError, ResourceNotFound, ToolError
-from portico.protocol.tasks import CreateTaskResult, DetailedTask, TaskHandle
+from portico.protocol.notifications import TASK_UPDATED
+from portico.protocol.tasks import CreateTaskResult, DetailedTask, TaskHandle, TaskNotificationParams
 from portico.protocol.tools import CallToolResult, Tool
 from portico.protocol.versions import LATEST_PROTOCOL_VERSION
-from portico.rpc.call import Call
+from portico.rpc.call import Call, RelayedReply
+from portico.rpc.fair_queue import FairPlaces, get_caller_key
 from portico.rpc.identity import client_network, principal_id
+from portico.rpc.supervision import BackgroundTasks
 from portico.rpc.visible_tools import ToolPage, VisibleTools
 from portico.server.components.results import ToolResult
+from portico.server.components.runtime import ThreadPool
 from portico.server.context.current import CurrentCall
 from portico.server.policy.interfaces import RESULTS_OWNER
 from portico.server.registry.service import MethodHandler, Service
@@ -47,6 +50,7 @@ from portico.server.results.reading import (
     MAX_OFFSET,
     MAX_PATTERN_CHARS,
     SCHEME,
+    THREAD_BYTES,
     ReadRequest,
     parse_address,
     read_piece,
@@ -75,9 +79,10 @@ from portico.tokens import MAX_TOKENS_PER_BYTE
 
 log = logging.getLogger("portico")
 
-# Larger results are processed in a thread, a few at a time, so that memory and the event loop stay free.
-THREAD_BYTES = 256 * 1024
-MAX_CONCURRENT_LARGE_RESULTS = 2
+# Results above `THREAD_BYTES` that are processed at the same time, in all and of one caller, and that wait for that.
+MAX_CONCURRENT_LARGE_RESULTS, MAX_CONCURRENT_LARGE_RESULTS_PER_CALLER = 2, 1
+MAX_WAITING_LARGE_RESULTS = 1_000
+LARGE_RESULT_WAIT_SECONDS = 300.0
 # `resources/read` has no paging.
 MAX_RESOURCE_BYTES = 8 * 1024 * 1024
 # Tools of running tasks that are remembered, to find their output schemas.
@@ -130,10 +135,12 @@ class ResultLimits(Service):
         self.settings = ResultSettings()
         self._store = ResultStore(lambda: None if self._server is None else self._server.store, self.settings.storage)
         self.configure(parse_options({"max_tokens": max_tokens, **options}))
-        self._large = asyncio.Semaphore(MAX_CONCURRENT_LARGE_RESULTS)
+        self._large = _create_slots()
+        self._threads = ThreadPool(MAX_CONCURRENT_LARGE_RESULTS)
         # Sessions without an id of their own, such as those on stdio.
         self._connections: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._task_tools: LruCache[str, str] = LruCache(MAX_REMEMBERED_TASKS)
+        self._background = BackgroundTasks()
         self._listed: VisibleTools[dict[str, _BoundedTool]] | None = None
         self.tool(
             name=READ_RESULT_TOOL,
@@ -172,10 +179,11 @@ class ResultLimits(Service):
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
         # Bound to the event loop that runs the server.
-        self._large = asyncio.Semaphore(MAX_CONCURRENT_LARGE_RESULTS)
+        self._large = _create_slots()
         try:
             yield
         finally:
+            await self._background.close()
             await self._store.close()
 
     # Bounding
@@ -183,6 +191,8 @@ class ResultLimits(Service):
     def wrap_method(self, method: str, handler: MethodHandler) -> MethodHandler:
         if method == "tools/call":
             return partial(self._call_tool, handler)
+        if method == "subscriptions/listen":
+            return partial(self._listen, handler)
         return partial(self._call_task_method, handler) if method in ("tasks/result", "tasks/get") else handler
 
     def _call_tool(self, handler: MethodHandler, call: Call) -> Any:
@@ -234,6 +244,23 @@ class ResultLimits(Service):
             return result if bounded is payload else replace(result, result=encoded)
         return bounded
 
+    def _listen(self, handler: MethodHandler, call: Call) -> Any:
+        """Answer subscriptions/listen. Notifications of tasks have their results."""
+        if not call.decode_params().notifications.task_ids:
+            return handler(call)
+        return handler(replace(call, reply=RelayedReply(call.reply, partial(self._notify_listener, call))))
+
+    def _notify_listener(self, call: Call, method: str, params: Any) -> None:
+        if method != TASK_UPDATED or type(params.result) is not Raw or is_small(params.result, self._small_bytes):
+            call.reply.notify(method, params)
+        else:
+            # The last notification of a task, so none overtakes it.
+            self._background.start(self._notify_bounded(call, params))
+
+    async def _notify_bounded(self, call: Call, params: TaskNotificationParams) -> None:
+        result = await self.bound_result(call, self._task_tools.get(params.task_id), params.result)
+        call.reply.notify(TASK_UPDATED, replace(params, result=result))
+
     def bound_own_tool(self, call: Call, definition: Tool, result: Any) -> Any:
         """Return the result of a tool that a handler in front of the server has itself, such as tool search."""
         if type(result) is CoroutineType or not is_small(result, self._small_bytes):
@@ -259,16 +286,23 @@ class ResultLimits(Service):
         owner = self.owner_key(call)
         key = self._server.state_sealer.derive_key(b"stored results")
         version = call.protocol_version or LATEST_PROTOCOL_VERSION
-        async with _NO_SLOT if is_small(result, THREAD_BYTES) else self._large:
-            prepared = await self._run(result, _prepare, result, tokens, text_chars, owner, key)
+        async with self._slot(call, result):
+            prepared = await self._run(call, result, _prepare, result, tokens, text_chars, owner, key)
             if prepared is None:
                 return result
             link = await self._save(owner, prepared)
             validate = _create_validate(tool, is_known=name is not None)
-            return await self._run(result, shorten_result, prepared.result, tokens, link, validate, version)
+            return await self._run(call, result, shorten_result, prepared.result, tokens, link, validate, version)
 
-    async def _run(self, result: Any, fn: Callable[..., Any], *arguments: Any) -> Any:
-        return fn(*arguments) if is_small(result, THREAD_BYTES) else await asyncio.to_thread(fn, *arguments)
+    def _slot(self, call: Call, result: Any) -> Any:
+        return _NO_SLOT if is_small(result, THREAD_BYTES) else self._large.hold(call)
+
+    async def _run(self, call: Call, result: Any, fn: Callable[..., Any], *arguments: Any) -> Any:
+        return fn(*arguments) if is_small(result, THREAD_BYTES) else await self._run_in_thread(call, fn, *arguments)
+
+    async def _run_in_thread(self, call: Call, fn: Callable[..., Any], *arguments: Any) -> Any:
+        # Separate threads: a client that disconnects cannot stop its own, and could occupy those of the event loop.
+        return await self._threads.run(fn, arguments, get_caller_key(call))
 
     async def _find_tool(self, call: Call, name: str | None, result: Any) -> _BoundedTool | None:
         """Return a tool as the caller sees it, in the format of the result."""
@@ -279,7 +313,7 @@ class ResultLimits(Service):
         version = LATEST_PROTOCOL_VERSION if own else call.protocol_version or LATEST_PROTOCOL_VERSION
         try:
             # The list of the request, without parts that belong to the call.
-            pages = await self._listed.pages(replace(call, method="tools/list", read=None), version)
+            pages = await self._listed.pages(replace(call, method="tools/list", read=None, answer=None), version)
         except Exception as failure:
             log.debug("the tools of a large result could not be listed: %s", failure)
             return None
@@ -385,8 +419,9 @@ class ResultLimits(Service):
         size = stored.parts[request.part].bytes if request.part < len(stored.parts) else 0
         try:
             # A path needs the whole document in memory.
-            async with self._large if path and size > THREAD_BYTES else _NO_SLOT:
-                return ToolResult(content=await read_piece(self._store, stored, request, tokens))
+            async with self._large.hold(call) if path and size > THREAD_BYTES else _NO_SLOT:
+                run = partial(self._run_in_thread, call)
+                return ToolResult(content=await read_piece(self._store, stored, request, tokens, run))
         except StoreError as failure:
             log.warning("a stored result could not be read: %s", failure)
             raise ToolError(_UNKNOWN.format(repr(id[:MAX_ID_CHARS])), error_type="ResourceNotFound") from None
@@ -424,6 +459,16 @@ class ResultLimits(Service):
 
 class _TaskId(Struct):
     taskId: str
+
+
+def _create_slots() -> FairPlaces:
+    return FairPlaces(
+        MAX_CONCURRENT_LARGE_RESULTS,
+        MAX_CONCURRENT_LARGE_RESULTS_PER_CALLER,
+        waiting=MAX_WAITING_LARGE_RESULTS,
+        waiting_total=10 * MAX_WAITING_LARGE_RESULTS,
+        seconds=LARGE_RESULT_WAIT_SECONDS,
+    )
 
 
 class _NoSlot:

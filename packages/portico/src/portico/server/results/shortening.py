@@ -27,6 +27,7 @@ from portico.protocol.jsonrpc import array_decoder, object_decoder
 from portico.protocol.tools import CallToolResult
 from portico.protocol.versions import FIRST_MODERN_VERSION, ProtocolVersion
 from portico.server.results.json_text import (
+    JsonDocument,
     ShortenOptions,
     describe,
     is_json,
@@ -249,8 +250,9 @@ def _shorten_structured(result: LargeResult, tokens: int, validate: Validate | N
         return data
     if len(data) > MAX_JSON_BYTES:
         return None
+    document = JsonDocument(data)
     for options in _ATTEMPTS:
-        shorter = shorten_json(data, tokens, options)
+        shorter = shorten_json(document, tokens, options)
         if shorter is not None and (validate is None or validate(shorter, options)):
             return shorter
     return None
@@ -296,8 +298,9 @@ def _shorten_text(text: str, tokens: float, structured: bytes | None, full_text:
                 return shorter.decode(), *_describe_shorter(shorter)
         encoded = text.encode(errors="replace")
         if is_json(encoded):
+            document = JsonDocument(encoded)
             for options in (ShortenOptions(), ShortenOptions(members=True)):
-                short = shorten_json(encoded, tokens, options)
+                short = shorten_json(document, tokens, options)
                 if short is not None:
                     return short.decode(), *_describe_shorter(short)
     end = text_end(text, tokens)
