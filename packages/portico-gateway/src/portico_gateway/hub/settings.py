@@ -138,6 +138,8 @@ def resolve_servers(request: AttachRequest, servers: Mapping[str, HubServerSetti
     """Return how to start the servers that a bridge asks for. Raises UsageError."""
     if len(set(request.names)) != len(request.names):
         raise UsageError("server names must be unique")
+    if request.command == []:
+        raise UsageError("the command must not be empty")
     return [_resolve(name, request, servers) for name in request.names]
 
 
@@ -154,7 +156,7 @@ def _resolve(name: str, request: AttachRequest, servers: Mapping[str, HubServerS
         )
         raise UsageError(f"unknown server {name!r}; {hint}")
     cwd = settings.cwd or request.cwd
-    is_known = request.command is not None and is_stateless(words, cwd)
+    is_known = request.command is not None and is_stateless(words, cwd, request.environment.get("PATH", ""))
     is_shared = is_known if settings.shared is None else settings.shared
     named = {name: request.environment[name] for name in request.variables if name in request.environment}
     configured = {**named, **settings.env}

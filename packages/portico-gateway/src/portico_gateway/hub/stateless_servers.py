@@ -44,9 +44,19 @@ def find_package(command: Sequence[str]) -> str | None:
     return None if not name or name.startswith("-") else _VERSION.sub("", name)
 
 
-def is_stateless(command: Sequence[str], cwd: str) -> bool:
-    """Return whether a command runs a stateless server, independent of the working directory."""
+def is_stateless(command: Sequence[str], cwd: str, path: str) -> bool:
+    """Return whether a command runs a stateless server, independent of the working directory.
+
+    `path` is the PATH in which the program is searched.
+    """
     if find_package(command) not in STATELESS_PACKAGES:
+        return False
+    # A relative program, or one that is found in a relative directory, is another program in another directory.
+    program = command[0]
+    if os.path.dirname(program):
+        if not os.path.isabs(program):
+            return False
+    elif not all(map(os.path.isabs, path.split(os.pathsep))):
         return False
     # An argument that names a file means another file in another directory.
     values = (word.rpartition("=")[2] for word in command[1:])
