@@ -33,6 +33,7 @@ from portico.store.errors import (
 from portico.store.rows import encode_json_column
 from portico.store.sqlite import execute_with_retry
 from portico.store.transaction import Transaction
+from support import postgres
 
 TIMEOUT_SECONDS = 60.0
 
@@ -510,6 +511,24 @@ async def test_two_who_would_break_a_rule_together_cannot(db: Database) -> None:
     for _ in range(10):
         await db.write(lambda tx: tx.execute("update item set count = 1"))
         assert sorted(await asyncio.gather(take("a"), take("b"))) == [False, True]
+
+
+async def test_another_role_cannot_replace_functions_of_statements(
+    postgres_server: postgres.Server, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    database = postgres_url.partition("@/")[2].partition("?")[0]
+    async with Database(postgres_url):
+        assert "revoke create" not in caplog.text
+    postgres_server.sql("create schema if not exists public; grant create on schema public to public", database)
+    for first in ("text", "varchar"):
+        postgres_server.sql(
+            f"create function public.hashtextextended({first}, integer) returns bigint language plpgsql "
+            "as $$ begin raise exception 'replaced'; end $$",
+            database,
+        )
+    async with Database(postgres_url) as db:
+        await db.write(lambda tx: tx.advisory_lock("name"))
+    assert "revoke create on schema public" in caplog.text
 
 
 async def test_savepoint_rolls_back_only_its_block(db: Database) -> None:

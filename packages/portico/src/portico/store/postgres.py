@@ -6,6 +6,7 @@ the commit.
 
 from __future__ import annotations
 
+import logging
 import random
 import re
 import time
@@ -29,6 +30,8 @@ from portico.store.postgres_events import PostgresEventTransport
 from portico.store.rows import Row
 from portico.store.transaction import Parameters, Transaction
 
+log = logging.getLogger("portico")
+
 # Without these a connection to a vanished machine blocks for hours. A URL may override them.
 _DEFAULTS = {
     "connect_timeout": "10",
@@ -45,6 +48,11 @@ _SETTINGS = (
     "set_config('max_parallel_workers_per_gather', '0', false), set_config('random_page_cost', '1.1', false), "
     "set_config('idle_in_transaction_session_timeout', "
     "coalesce(nullif(current_setting('idle_in_transaction_session_timeout'), '0'), %s), false)"
+)
+# Whether every role may create objects in a schema of the search path, as in PostgreSQL 14 and older.
+_CHECK_SCHEMA = (
+    "select coalesce(bool_or(has_schema_privilege('public', oid, 'create')), false) from pg_namespace "
+    "where nspname = any(current_schemas(false))"
 )
 # A process that is idle inside a transaction for this long was suspended, and others wait for its locks. When it
 # resumes, its transaction is retried.
@@ -113,11 +121,16 @@ class PostgresEngine:
         except psycopg.Error:
             raise errors.DatabaseOpenError("invalid PostgreSQL URL: expected postgresql://user@host/name.") from None
         try:
-            await run_transaction(self.submit, lambda tx: tx.fetch_one(int, "select 1"), is_write=False)
+            is_open = await run_transaction(self.submit, lambda tx: tx.fetch_one(bool, _CHECK_SCHEMA), is_write=False)
         except errors.ConnectionLost as failure:
             error = errors.DatabaseOpenError(str(failure))
             error.retryable = _TOO_MANY_CONNECTIONS.search(str(failure)) is not None
             raise error from failure
+        if is_open:
+            log.warning(
+                "Every role may create objects in the schema of the PostgreSQL store, and thereby change what its "
+                "statements do. Run `revoke create on schema public from public`."
+            )
         self.timeout = self._timeout
 
     def submit(self, job: TransactionJob) -> None:
@@ -239,7 +252,10 @@ class PostgresTransaction(Transaction):
         return not self._connection.closed
 
     def advisory_lock(self, name: str) -> None:
-        self.fetch_one(str, "select cast(pg_advisory_xact_lock(hashtextextended(:name, 0)) as text)", {"name": name})
+        # Qualified: a role that may create functions in the schema could otherwise define one for other types of
+        # arguments, which PostgreSQL would prefer and run with our rights.
+        lock = "pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended(:name, 0))"
+        self.fetch_one(str, f"select cast({lock} as text)", {"name": name})
 
     def now(self) -> float:
         return self.fetch_one(float, "select extract(epoch from clock_timestamp())::double precision")

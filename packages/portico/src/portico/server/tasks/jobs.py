@@ -342,7 +342,7 @@ def matching(tx: Transaction, prefix: str, limit: int = 2) -> list[Job]:
     """Return jobs whose id starts with a prefix; only one for a complete id, none for an empty prefix."""
     rows = tx.fetch_all(
         Job,
-        "select * from portico_job where substr(id, 1, :length) = :id order by id limit :most",
+        "select * from portico_job where substr(id, 1, cast(:length as integer)) = :id order by id limit :most",
         {"id": prefix, "length": len(prefix), "most": limit},
     )
     exact = [job for job in rows if job.id == prefix]
