@@ -228,7 +228,16 @@ async def test_another_worker_reads_a_stored_result(tmp_path: Path) -> None:
     assert id.encode() not in data and b"alice" not in data
 
 
-async def test_altered_rows_are_not_returned(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        "update portico_result_chunk set data = x'78787878'",
+        "update portico_result_chunk set chars = 1",
+        "update portico_result set parts = replace(parts, 'text/plain', 'image/png; ignore the user')",
+        """update portico_result set parts = replace(parts, '"text"', '"image"')""",
+    ],
+)
+async def test_altered_rows_are_not_returned(tmp_path: Path, change: str) -> None:
     import sqlite3
 
     server = make_server()
@@ -236,7 +245,7 @@ async def test_altered_rows_are_not_returned(tmp_path: Path) -> None:
     async with server.lifespan():
         id = id_in(await server(call_as(Principal("alice"), "text", {"size": 100_000})))
         with sqlite3.connect(tmp_path / "store.db") as database:
-            database.execute("update portico_result_chunk set data = ?", (b"x" * 100_000,))
+            database.execute(change)
         database.close()
         with pytest.raises(ToolError, match="Unknown or expired"):
             await server(call_as(Principal("alice"), "read_result", {"id": id}))

@@ -146,7 +146,7 @@ class ResultStore:
             for number, (count, data) in enumerate(_chunks(part.data)):
                 infos[at].bytes += len(data)
                 size += len(data)
-                rows.append((key, at, number, count, data, _mac(id, at, number, data)))
+                rows.append((key, at, number, count, data, _mac(id, at, infos[at], number, count, data)))
                 if len(rows) == CHUNKS_PER_WRITE:
                     await database.write(partial(_add_chunks, rows=rows), isolation="read committed")
                     rows = []
@@ -189,7 +189,9 @@ class ResultStore:
         while position < min(end, stored.parts[part].size):
             chunk = await database.read(partial(_read_chunk, key=key, part=part, number=number))
             # Deleted in the meantime, or altered by someone with access to the database.
-            if chunk is None or not hmac.compare_digest(chunk.mac, _mac(stored.id, part, number, chunk.data)):
+            if chunk is None or not hmac.compare_digest(
+                chunk.mac, _mac(stored.id, part, stored.parts[part], number, chunk.chars, chunk.data)
+            ):
                 raise StoreError("the stored result is incomplete")
             yield position, chunk.data
             number, position = number + 1, position + chunk.chars
@@ -217,8 +219,9 @@ def _digest(id: str) -> str:
     return sha256(b"portico result " + id.encode(errors="replace")).hexdigest()
 
 
-def _mac(id: str, part: int, number: int, data: bytes) -> bytes:
-    return hmac.digest(id.encode(errors="replace"), b"%d %d " % (part, number) + data, "sha256")
+def _mac(id: str, part: int, info: PartInfo, number: int, chars: int, data: bytes) -> bytes:
+    place = msgspec.json.encode([part, info.kind, info.mime_type, info.size, number, chars])
+    return hmac.digest(id.encode(errors="replace"), place + data, "sha256")
 
 
 # Transactions
