@@ -29,8 +29,11 @@ from portico.jsonschema.reader import MAX_PROPERTIES, SchemaReader, get_definiti
 from portico.jsonschema.schema import Schema, SchemaError
 
 MAX_ISSUES = 20
-# Explaining a failure tries every way to be valid: at most this many.
+# Explaining a failure tries every way to be valid: at most this many in recursive schemas.
 MAX_EXPLAIN_BRANCHES = 1_000_000
+# Explaining collects all errors, each with a copy of the value that it is about, before it returns the first one.
+# Evaluations of nodes, where each error takes ten microseconds, and copied nodes or characters, which take less.
+MAX_EXPLAIN_EVALUATIONS, MAX_COPIED_NODES, MAX_COPIED_CHARS = 20_000, 500_000, 50_000_000
 MAX_REASON_CHARS = 300
 
 _FORMATS: dict[str, Callable[[str], Any]] = {
@@ -118,8 +121,11 @@ class SchemaValidator(Struct, frozen=True):
 
     def _is_expensive(self, value: Any) -> bool:
         """Return whether explaining is too expensive. In recursive schemas each level multiplies the work."""
+        evaluations = self.cost.evaluations
+        if evaluations > CHEAP_EVALUATIONS or _exceeds_work(value, evaluations):
+            return True
         if not self.cost.recursive:
-            return self.cost.evaluations > CHEAP_EVALUATIONS
+            return False
         return float(self.cost.evaluations) ** (_depth(value) + 1) > MAX_EXPLAIN_BRANCHES
 
 
@@ -193,6 +199,33 @@ def _find_invalid_members(schema: Schema, value: Any) -> Iterator[ValidationIssu
                 yield ValidationIssue(name, "", "does not match the schema", member)
         elif schema.get("additionalProperties") is False:
             yield ValidationIssue(name, "additionalProperties", "unexpected member", member)
+
+
+def _exceeds_work(value: Any, evaluations: int) -> bool:
+    """Return whether the errors of a value, up to `evaluations` for each node, may take too much time or memory."""
+    nodes = copied = chars = 0
+    # A stack instead of recursion, with the nodes that each error about a node may copy: those inside it.
+    pending = [(value, 1)]
+    while pending:
+        node, depth = pending.pop()
+        nodes += 1
+        copied += depth
+        if isinstance(node, str):
+            chars += depth * len(node)
+        elif isinstance(node, dict):
+            # Errors about names copy the whole object.
+            copied += len(node) * len(node)
+            chars += (depth + len(node)) * sum(map(len, node))
+            pending += [(item, depth + 1) for item in node.values()]
+        elif isinstance(node, list):
+            pending += [(item, depth + 1) for item in node]
+        if (
+            (nodes + len(pending)) * evaluations > MAX_EXPLAIN_EVALUATIONS
+            or copied * evaluations > MAX_COPIED_NODES
+            or chars * evaluations > MAX_COPIED_CHARS
+        ):
+            return True
+    return False
 
 
 def _depth(value: Any, max_depth: int = 16) -> int:
