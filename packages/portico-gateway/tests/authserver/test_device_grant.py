@@ -14,7 +14,7 @@ from portico import Client
 from portico.auth import DeviceCode, OAuth, TokenStorage
 from portico.auth.client_registration import DEVICE_CODE
 from portico.transports.http_client.oauth import OAuthTransport
-from portico_gateway.authserver import device_grant
+from portico_gateway.authserver import device_grant, store
 from support import oidc
 
 Stand = Callable[..., Any]
@@ -187,6 +187,17 @@ async def test_forged_row_is_not_redeemed(stand: Stand) -> None:
         )
         assert (await face.post("/token", mine))[1]["error"] == "expired_token"
         assert (await face.post("/token", poll))[0] == 200
+
+
+async def test_login_that_was_revoked_is_not_redeemed(stand: Stand) -> None:
+    async with stand() as face:
+        poll, codes = await start(face)
+        await asyncio.to_thread(approve, codes["verification_uri_complete"], oidc.Browser())
+        # `portico tokens revoke` between the approval and the next poll.
+        await face.face.database.write(
+            lambda tx: store.revoke(tx, tx.fetch_one(str, "select grant_id from provider_device"), time.time())
+        )
+        assert (await face.post("/token", poll))[1]["error"] == "access_denied"
 
 
 async def test_grant_can_be_switched_off(stand: Stand) -> None:

@@ -153,6 +153,8 @@ def redeem_device_code(
     if not ring.signing.is_row_signed(_APPROVALS, row.grant_signature, name, row.grant_id):
         return OAuthErrorResponse("expired_token", "The device code is unknown, was used or has expired.")
     grant = store.find_grant(tx, row.grant_id, ring)
+    if grant.revoked_at is not None:
+        return OAuthErrorResponse("access_denied", "The login was revoked.")
     store.check_target(form, grant)
     tx.execute("delete from provider_device where id = :id", {"id": name})
     return store.IssuedGrant(grant, store.create_refresh_token(tx, settings, grant, now, ring))
