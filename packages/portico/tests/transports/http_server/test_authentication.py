@@ -882,7 +882,7 @@ async def test_a_stream_ends_with_the_token_that_it_was_opened_with(
 ) -> None:
     now = time.time()
     guarded.auth = ResourceServer(JwtVerifier(issuer.url, audience=AUDIENCE, clock=lambda: now), audience=AUDIENCE)
-    site = await serve(guarded)
+    site = await serve(guarded, sse=True)
     # Good by the verifier's clock, until a moment that is long over by ours.
     ends = bearer(issuer.token(AUDIENCE, exp=int(now) - 1000, sub="short"))
     now -= 2000
@@ -892,14 +892,19 @@ async def test_a_stream_ends_with_the_token_that_it_was_opened_with(
     stream = await session.get()
     brief = await site.initialize(R4, headers=ends)
     over = await brief.get()
+    old = [await site.open("GET", "/sse", {"accept": "text/event-stream", **who}) for who in (lasts, ends)]
+    for one in old:
+        assert (await one.event()).name == "endpoint"
     for one in (long, short):
         assert (await one.message())["method"] == "notifications/subscriptions/acknowledged"
     site.exchange.send_keep_alives()
     assert (await short.message())["method"] == "notifications/cancelled"
     while await over.event() is not None:
         pass
+    assert await old[1].event() is None
     await long.until_comment()
     await stream.until_comment()
+    await old[0].until_comment()
 
 
 async def test_stateless_session_is_bound_to_its_client(serve: Serve, server: Server, issuer: Issuer) -> None:

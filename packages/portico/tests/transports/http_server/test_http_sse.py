@@ -245,3 +245,17 @@ async def test_sessions_have_a_cap(serve: Serve, server: Server) -> None:
     site = await serve(server, sse=True, max_sessions=1)
     await opened(site)
     assert (await site.request("GET", "/sse", {"accept": "text/event-stream"})).status == 503
+
+
+async def test_one_client_cannot_take_all_sessions(serve: Serve, server: Server) -> None:
+    """docs/how-to/deploy.md, Limits: sessions of one client."""
+    site = await serve(server, sse=True, max_sessions=10, max_sessions_per_client=2)
+    first = await opened(site)
+    await opened(site)
+    assert (await site.request("GET", "/sse", {"accept": "text/event-stream"})).status == 503
+    # A session that has ended makes room.
+    first.stream.abort()
+    async with asyncio.timeout(10):
+        while await site.metric("mcp_server_sessions") > 1:
+            await asyncio.sleep(0.01)
+    await opened(site)

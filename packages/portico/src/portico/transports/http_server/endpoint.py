@@ -6,6 +6,7 @@ names a version without handshake, is stateless. All others belong to a session.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -22,7 +23,7 @@ from portico.protocol.versions import ProtocolVersion
 from portico.rpc.call import Handler, get_capabilities
 from portico.rpc.channel import check_batch
 from portico.rpc.dispatcher import Dispatcher, PeerInfo, has_protocol_version
-from portico.rpc.identity import principal_id
+from portico.rpc.identity import client_network, principal_id
 from portico.rpc.metrics import Metrics
 from portico.transports.http_server import error_responses, headers as http, sse
 from portico.transports.http_server.cluster_hooks import ClusterHooks
@@ -73,6 +74,8 @@ class Endpoint:
         )
         self.stateless.scope_error = self.sessions.scope_error = scope_error
         self._sse_sessions: dict[str, _SseSession] = {}
+        # Their number by client network.
+        self._sse_by_network: dict[str, int] = {}
         # The other processes that serve the same clients.
         self.cluster: ClusterHooks | None = None
         self.stateless_session_ids = (
@@ -325,14 +328,22 @@ class Endpoint:
 
     def _open_sse(self, request: HttpRequest, writer: ResponseWriter) -> None:
         # Sessions of 2024-11-05 live as long as their connection, so none of them is idle and can be evicted.
-        if len(self._sse_sessions) >= self.settings.max_sessions:
+        network, by_network = client_network(request.peer), self._sse_by_network
+        if (
+            len(self._sse_sessions) >= self.settings.max_sessions
+            or by_network.get(network, 0) >= self.settings.max_sessions_per_client
+        ):
             writer.respond(error_responses.overloaded_response(request))
             return
-        stream = _SseSession(self._new_session(request, request.headers), writer)
+        stream = _SseSession(self._new_session(request, request.headers), writer, request.until)
         self._sse_sessions[stream.session.id] = stream
+        by_network[network] = by_network.get(network, 0) + 1
 
         def on_close() -> None:
-            self._sse_sessions.pop(stream.session.id, None)
+            if self._sse_sessions.pop(stream.session.id, None) is not None:
+                by_network[network] -= 1
+                if not by_network[network]:
+                    del by_network[network]
             stream.session.close()
 
         writer.on_close = on_close
@@ -368,8 +379,12 @@ class Endpoint:
         """Send a keep-alive on every open stream, so that proxies do not close it as idle."""
         self.stateless.send_keep_alives()
         self.sessions.send_keep_alives()
+        now = time.time()
         for old in list(self._sse_sessions.values()):
-            old.writer.write(sse.KEEP_ALIVE_COMMENT)
+            if old.token_expires_at is not None and now >= old.token_expires_at:
+                old.writer.end()
+            else:
+                old.writer.write(sse.KEEP_ALIVE_COMMENT)
 
     def expire_sessions(self) -> None:
         self.sessions.expire(self.settings.session_idle_timeout)
@@ -403,14 +418,16 @@ class Endpoint:
             old.writer.end()
             old.session.close()
         self._sse_sessions.clear()
+        self._sse_by_network.clear()
 
 
 class _SseSession:
     """Session of 2024-11-05: all messages to the client use the one stream it opened."""
 
-    def __init__(self, session: HttpSession, writer: ResponseWriter) -> None:
+    def __init__(self, session: HttpSession, writer: ResponseWriter, token_expires_at: float | None) -> None:
         self.session = session
         self.writer = writer
+        self.token_expires_at = token_expires_at
         self.traffic = session.traffic
         self.channel = session.channel
         self.channel.replace_stream(self.send, writer.drain, lambda: writer.buffered_bytes() > MAX_UNREAD_BYTES)
