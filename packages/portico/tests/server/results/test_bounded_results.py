@@ -214,6 +214,26 @@ async def test_number_and_size_of_results_are_limited() -> None:
             await client.call_tool("read_result", {"id": ids[3]})
 
 
+async def test_callers_with_few_results_do_not_lose_them_to_others() -> None:
+    server = make_server(max_bytes=1_000_000)
+    async with server.lifespan():
+        of_bob = id_in(await server(call_as(Principal("bob"), "text", {"size": 50_000})))
+        ids = [
+            id_in(await server(call_as(Principal(f"alice-{at % 3}"), "text", {"size": 200_000 + at})))
+            for at in range(9)
+        ]
+        assert (await server(call_as(Principal("bob"), "read_result", {"id": of_bob}))).content
+        readable = []
+        for at, id in enumerate(ids):
+            try:
+                await server(call_as(Principal(f"alice-{at % 3}"), "read_result", {"id": id}))
+            except ToolError:
+                continue
+            readable.append(at)
+        # The newest one of each, and as many more as the limit allows.
+        assert readable[-3:] == [6, 7, 8] and len(readable) == 4
+
+
 async def test_another_worker_reads_a_stored_result(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
     alice = Principal("alice")

@@ -256,6 +256,6 @@ async def test_one_client_cannot_take_all_sessions(serve: Serve, server: Server)
     # A session that has ended makes room.
     first.stream.abort()
     async with asyncio.timeout(10):
-        while await site.metric("mcp_server_sessions") > 1:
+        while await site.metric("mcp_server_sessions") > 1:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await opened(site)

@@ -13,6 +13,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import sha256
+from heapq import heapify, heappop, heapreplace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ MAX_PARTS = 1_000
 
 
 class StorageLimits(Struct, frozen=True, kw_only=True):
-    """Limits of the stored results. Beyond them the oldest results are deleted."""
+    """Limits of the stored results. Beyond them the oldest results are deleted, of the callers with the most bytes."""
 
     max_age_seconds: float = 3600.0
     max_results_per_caller: int = 100
@@ -260,6 +261,10 @@ class _StoredSize(Struct):
     bytes: int
 
 
+class _OwnedSize(_StoredSize):
+    owner: str
+
+
 def _complete(
     tx: Transaction, key: str, rows: list[tuple[Any, ...]], parts: str, size: int, owner: str, limits: StorageLimits
 ) -> None:
@@ -272,19 +277,41 @@ def _complete(
     _delete_beyond(tx, own, limits.max_bytes_per_caller, limits.max_results_per_caller, key)
     total = tx.fetch_one(int, "select cast(coalesce(sum(bytes), 0) as bigint) from portico_result")
     if total > limits.max_bytes:
-        everything = tx.fetch_all(_StoredSize, "select id, bytes from portico_result order by created_at desc")
-        _delete_beyond(tx, everything, limits.max_bytes, None, key)
+        everything = tx.fetch_all(
+            _OwnedSize, "select id, bytes, owner from portico_result where bytes > 0 order by created_at desc"
+        )
+        _delete_of_largest_owners(tx, everything, total - limits.max_bytes, key)
 
 
-def _delete_beyond(
-    tx: Transaction, rows: list[_StoredSize], max_bytes: int, max_count: int | None, newest: str
-) -> None:
+def _delete_beyond(tx: Transaction, rows: list[_StoredSize], max_bytes: int, max_count: int, newest: str) -> None:
     """Delete the oldest results beyond the limits, but not the newest."""
     total = 0
     for count, row in enumerate(rows, 1):
         total += row.bytes
-        if row.id != newest and (total > max_bytes or (max_count is not None and count > max_count)):
+        if row.id != newest and (total > max_bytes or count > max_count):
             tx.execute("delete from portico_result where id = ?", (row.id,))
+
+
+def _delete_of_largest_owners(tx: Transaction, rows: list[_OwnedSize], excess: int, newest: str) -> None:
+    """Delete the oldest results of the owners with the most bytes: others must not lose theirs to one caller."""
+    by_owner: dict[str, list[_OwnedSize]] = {}
+    for row in rows:
+        by_owner.setdefault(row.owner, []).append(row)
+    largest = [(-sum(row.bytes for row in owned), owner) for owner, owned in by_owner.items()]
+    heapify(largest)
+    while excess > 0 and largest:
+        negative_total, owner = largest[0]
+        row = by_owner[owner].pop()
+        if row.id == newest:
+            # The last one of this owner.
+            heappop(largest)
+            continue
+        tx.execute("delete from portico_result where id = ?", (row.id,))
+        excess -= row.bytes
+        if by_owner[owner]:
+            heapreplace(largest, (negative_total + row.bytes, owner))
+        else:
+            heappop(largest)
 
 
 def _find(tx: Transaction, key: str, owner: str, moment: float) -> _Row | None:
