@@ -64,7 +64,7 @@ def _check(arguments: argparse.Namespace) -> int:
         ]
         sys.stdout.write("\n" + format_plain_table(("VIEW", "PATH", "TOOLS", "PROMPTS", "RESOURCES"), table_rows))
     for problem in problems:
-        print(problem, file=sys.stderr)
+        print(to_single_line(problem), file=sys.stderr)
     return 1 if problems else 0
 
 

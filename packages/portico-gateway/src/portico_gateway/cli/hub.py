@@ -115,7 +115,7 @@ def _replace(directory: int, arguments: argparse.Namespace) -> int:
         return 0
     for name in sorted(set(result["replaced"])):
         count = result["replaced"].count(name)
-        print(f"{name}: {count} {'process' if count == 1 else 'processes'}")
+        print(f"{to_single_line(name)}: {count} {'process' if count == 1 else 'processes'}")
     for problem in result["problems"]:
         print(f"portico: {escape_control(problem)}; the old process is still used", file=sys.stderr)
     if not result["replaced"] and not result["problems"]:
@@ -164,7 +164,7 @@ def _logs(directory: int, arguments: argparse.Namespace) -> int:
         for server in status["servers"]:
             if server["name"] in arguments.names:
                 for line in server["stderr"][-arguments.lines :]:
-                    print(f"{server['name']}: {escape_control(line)}")
+                    print(f"{to_single_line(server['name'])}: {escape_control(line)}")
         return 0
     try:
         with open(os.path.join(location.hub_directory(), location.LOG_NAME), encoding="utf-8", errors="replace") as log:

@@ -42,7 +42,8 @@ def run(words: list[str]) -> int:
         pinned, missing = runner.run(_pins(gateway, arguments.timeout))
     # An unreachable upstream does not prevent the approval of others.
     for item in missing:
-        print(f"portico: {item['alias']} is unreachable: {item['error'] or 'no response'}", file=sys.stderr)
+        problem = to_single_line(item["error"] or "no response")
+        print(f"portico: {item['alias']} is unreachable: {problem}", file=sys.stderr)
     pins = [pin for pin in pinned if _is_meant(pin, arguments)]
     if arguments.tool and not pins and not missing:
         raise UsageError(f"no pinned tool or prompt named {', '.join(arguments.tool)}")

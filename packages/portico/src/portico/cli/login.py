@@ -14,6 +14,7 @@ from portico.auth.oauth import OAuth
 from portico.auth.token_storage import TokenStorage
 from portico.cli.connect import TIMEOUT_MARGIN_SECONDS
 from portico.cli.specs import parser_for
+from portico.cli.terminal_text import to_single_line
 from portico.client.auth import DEFAULT_REDIRECT_URI, token_backend
 from portico.protocol.errors import UsageError
 from portico.transports.http_client.browser_login import BrowserLogin, has_browser
@@ -31,7 +32,7 @@ def run(words: list[str]) -> int:
     asyncio.run(_login(oauth, arguments.timeout))
     token = oauth.token
     assert token is not None
-    scopes = f" with the scopes {token.scope}" if token.scope else ""
+    scopes = f" with the scopes {to_single_line(token.scope)}" if token.scope else ""
     print(f"Logged in to {url}{scopes}. The token is stored; other commands use it.")
     return 0
 

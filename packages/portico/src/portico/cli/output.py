@@ -240,7 +240,8 @@ def format_rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]], ou
 
 def format_plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return the rows as aligned columns, folded to the width of the terminal."""
-    table = [list(headings), *map(list, rows)]
+    # Errors and names come from servers.
+    table = [[" ".join(escape_control(cell).split("\n")) for cell in row] for row in (headings, *rows)]
     natural = [max(display_width(row[at]) for row in table) for at in range(len(headings))]
     widths = _fit_widths(natural, shutil.get_terminal_size().columns - len(COLUMN_GAP) * (len(natural) - 1))
     lines = []

@@ -32,7 +32,9 @@ def run(argv: list[str]) -> int:
                 ported.write()
                 print(f"{escape_control(str(ported.path))}: rewritten", file=sys.stderr)
             elif ported.is_changed:
-                sys.stdout.write(ported.diff())
+                # A patch has the exact bytes; a terminal must not interpret those of the source.
+                diff = ported.diff()
+                sys.stdout.write(escape_control(diff) if sys.stdout.isatty() else diff)
             for line, subject, advice in ported.findings:
                 print(escape_control(f"{ported.path}:{line}: {subject}: {advice}"), file=sys.stderr)
     print(_summary(changed, left, arguments.write), file=sys.stderr)
