@@ -248,3 +248,28 @@ async def test_arguments_that_cannot_be_checked_are_still_needed() -> None:
     async with Client(Server.from_openapi(said, app=application([]))) as client:
         with pytest.raises(ToolError, match="id is missing"):
             await client.call_tool("look", {})
+
+
+@pytest.mark.parametrize("id", ["x/secret", "x//secret/", "x\\secret", "x/SECRET", "x;/secret"])
+async def test_a_path_argument_does_not_address_an_excluded_operation(id: str) -> None:
+    received: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            received.append(scope["path"])
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+    parameters = [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}]
+    paths = {
+        "/items/{id}": {"get": operation("read", parameters=parameters)},
+        "/items/{id}/secret": {"get": operation("secret", parameters=parameters)},
+    }
+    server = Server.from_openapi(document(paths), app=app, exclude_paths=["*/secret"])
+    async with Client(server) as client:
+        with pytest.raises(ToolError, match="another operation"):
+            await client.call_tool("read", {"id": id})
+        assert received == []
+        # Slashes that lead nowhere else are part of the value.
+        await client.call_tool("read", {"id": "group/project"})
+        assert received == ["/v1/items/group/project"]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Struct, field
@@ -80,6 +83,32 @@ class ApiRequest(Struct):
         return [*self.headers, ("Cookie", cookie)] if cookie else self.headers
 
 
+class PathTemplates:
+    """The paths of a document, to detect a request that would address another one."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths = paths
+
+    @cached_property
+    def _patterns(self) -> list[tuple[str, re.Pattern[str]]]:
+        # Built with the first value that contains a slash, which is rare.
+        return [(path, re.compile(self._to_pattern(path))) for path in self._paths]
+
+    def _to_pattern(self, path: str) -> str:
+        literals = _VARIABLE.split(_normalize_path(unquote(path)))[::2]
+        return "[^/]+".join(map(re.escape, literals))
+
+    def is_other(self, own: str, path: str) -> bool:
+        """Return whether another template matches a path once it is decoded."""
+        decoded = _normalize_path(unquote(path))
+        return any(path != own and pattern.fullmatch(decoded) for path, pattern in self._patterns)
+
+
+def _normalize_path(path: str) -> str:
+    """Return a path in the form in which lenient servers look up routes."""
+    return re.sub(r"[/\\]+", "/", path).rstrip("/").lower()
+
+
 class OperationBinding(Struct, frozen=True):
     """Binding of one operation, as used when its tool is called."""
 
@@ -91,6 +120,7 @@ class OperationBinding(Struct, frozen=True):
     input_schema: dict[str, Any]
     output_schema: dict[str, Any] | None
     accept: str
+    templates: PathTemplates
 
     def build_request(self, arguments: dict[str, Any]) -> ApiRequest:
         """Return the request for arguments that fit the schema. Raises ToolError for values that cannot be sent."""
@@ -117,7 +147,14 @@ class OperationBinding(Struct, frozen=True):
         pieces = _VARIABLE.split(self.operation.path)
         if len(pieces) == 1:
             return self.operation.path
-        return _VARIABLE.sub(value, self.operation.path)
+        path = _VARIABLE.sub(value, self.operation.path)
+        # Most servers decode the path before they look up its route, so that a slash in a value leads elsewhere.
+        if ("%2F" in path or "%5C" in path) and self.templates.is_other(self.operation.path, path):
+            # It is not named: the caller may not know it.
+            raise ToolError(
+                "The slashes in the path arguments lead to another operation.", error_type="ValidationError"
+            )
+        return path
 
     def _set_body(self, request: ApiRequest, arguments: dict[str, Any]) -> None:
         if self.body is None:
@@ -173,6 +210,7 @@ class BindingBuilder:
     def __init__(self, document: OpenApiDocument, *, validate_output: bool = True) -> None:
         self._document = document
         self._schemas = SchemaConverter(document)
+        self._templates = PathTemplates(document.paths)
         self._outputs = validate_output
 
     def build(self, operation: Operation) -> OperationBinding:
@@ -218,6 +256,7 @@ class BindingBuilder:
             self._schemas.with_definitions(root, "in", MAX_INPUT_DEFS_BYTES),
             output,
             accept,
+            self._templates,
         )
 
     def _build_argument(
