@@ -101,7 +101,7 @@ class PathTemplates:
     def is_other(self, own: str, path: str) -> bool:
         """Return whether another template matches a path once it is decoded."""
         decoded = _normalize_path(unquote(path))
-        return any(path != own and pattern.fullmatch(decoded) for path, pattern in self._patterns)
+        return any(other != own and pattern.fullmatch(decoded) for other, pattern in self._patterns)
 
 
 def _normalize_path(path: str) -> str:
