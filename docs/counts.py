@@ -7,6 +7,7 @@ import builtins
 import inspect
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import portico
@@ -49,7 +50,15 @@ def _size(files: list[Path]) -> str:
 def _classes() -> Iterator[ast.ClassDef]:
     for package in PACKAGES.values():
         for path in _files(package):
-            yield from (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef))
+            yield from _classes_in(ast.parse(path.read_text()))
+
+
+def _classes_in(node: ast.AST) -> Iterator[ast.ClassDef]:
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.expr):  # most nodes are parts of expressions, which contain no classes
+            if isinstance(child, ast.ClassDef):
+                yield child
+            yield from _classes_in(child)
 
 
 def _exception_classes(classes: list[ast.ClassDef]) -> int:
@@ -66,6 +75,7 @@ def _is_exception(item: type) -> bool:
     return issubclass(item, BaseException)
 
 
+@cache
 def counts() -> dict[str, str]:
     """Return the counts of the code by measure."""
     classes = list(_classes())

@@ -7,18 +7,17 @@ network into the local user.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-SOURCES = sorted(ROOT.glob("packages/*/src/**/*.py"))
+from support import sources
+from support.paths import ROOT
 
 
-def calls_without_address(tree: ast.AST) -> Iterator[int]:
+def calls_without_address(nodes: Iterable[ast.AST]) -> Iterator[int]:
     """Yield the lines of Calls, and of functions that make one, that name a principal and no address."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Call):
             continue
         function = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
@@ -38,14 +37,14 @@ def calls_without_address(tree: ast.AST) -> Iterator[int]:
     ],
 )
 def test_check_finds_a_forgotten_address(source: str, lines: list[int]) -> None:
-    assert list(calls_without_address(ast.parse(source))) == lines
+    assert list(calls_without_address(ast.walk(ast.parse(source)))) == lines
 
 
 def test_calls_for_a_principal_have_its_address() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}"
-        for path in SOURCES
-        for line in calls_without_address(ast.parse(path.read_text()))
+        for path in sources.MODULES
+        for line in calls_without_address(sources.nodes(path))
     ]
-    assert len(SOURCES) > 400
+    assert len(sources.MODULES) > 400
     assert not found, f"pass the address, too, for example by `caller_fields`: {found}"

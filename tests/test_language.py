@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from support import sources
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = sorted(path for path in (ROOT / "packages").iterdir() if (path / "src").is_dir())
 MAX_PER_1000_WORDS = 2.0
@@ -39,9 +41,9 @@ CONSTRUCTIONS = {
 PATTERN = re.compile("|".join(CONSTRUCTIONS.values()), re.IGNORECASE)
 
 
-def prose_of_source(text: str) -> Iterator[str]:
+def prose_of_source(path: Path) -> Iterator[str]:
     """Yield the docstrings, messages and comments of a module."""
-    for node in ast.walk(ast.parse(text)):
+    for node in sources.nodes(path):
         # Docstrings are constants, too.
         if (
             isinstance(node, ast.Constant)
@@ -49,7 +51,7 @@ def prose_of_source(text: str) -> Iterator[str]:
             and node.value.count(" ") >= MIN_MESSAGE_SPACES
         ):
             yield node.value
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
         if token.type == tokenize.COMMENT:
             yield token.string.lstrip("# ")
 
@@ -67,7 +69,7 @@ def rate(texts: list[str]) -> float:
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
 def test_sources_use_plain_terms(package: Path) -> None:
-    texts = [text for path in (package / "src").rglob("*.py") for text in prose_of_source(path.read_text())]
+    texts = [text for path in (package / "src").rglob("*.py") for text in prose_of_source(path)]
     assert rate(texts) <= MAX_PER_1000_WORDS, _examples(texts)
 
 

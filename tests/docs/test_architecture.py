@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+from functools import cache
 from graphlib import TopologicalSorter
 from types import ModuleType
 
@@ -17,6 +18,7 @@ PAGE = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
 TOLERANCE = 0.05
 
 
+@cache
 def load_counts() -> ModuleType:
     spec = importlib.util.spec_from_file_location("counts", ROOT / "docs" / "counts.py")
     assert spec is not None and spec.loader is not None
@@ -59,10 +61,10 @@ def _runtime_imports(node: ast.AST) -> set[str]:
             found |= {child.module, *(f"{child.module}.{alias.name}" for alias in child.names)}
         elif isinstance(child, ast.Import):
             found |= {alias.name for alias in child.names}
-        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             for line in child.orelse:
                 found |= _runtime_imports(ast.Module([line], []))
-        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.expr):
             found |= _runtime_imports(child)
     return found
 
