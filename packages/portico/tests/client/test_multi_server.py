@@ -146,8 +146,14 @@ def configuration(**servers: Any) -> dict[str, Any]:
 # Calls, prompts and resources, whatever both sides speak
 
 
-@pytest.mark.parametrize("inner", [FIRST_MODERN_VERSION, V2025_06_18, "2024-11-05"])
-@pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
+@pytest.mark.parametrize(
+    "revision, inner",
+    [
+        *((revision, FIRST_MODERN_VERSION) for revision in SUPPORTED_PROTOCOL_VERSIONS),
+        *((FIRST_MODERN_VERSION, inner) for inner in (V2025_06_18, "2024-11-05")),
+        ("2024-11-05", "2024-11-05"),
+    ],
+)
 async def test_names_and_uris_have_the_name_of_their_server(
     script: Path, revision: ProtocolVersion, inner: ProtocolVersion
 ) -> None:
@@ -262,8 +268,16 @@ async def test_elicitation_names_the_server(script: Path, revision: ProtocolVers
         assert asked == ["[two] How many?"]
 
 
-@pytest.mark.parametrize("inner", [FIRST_MODERN_VERSION, V2025_11_25, "2024-11-05"])
-@pytest.mark.parametrize("revision", [FIRST_MODERN_VERSION, V2025_11_25, "2024-11-05"])
+@pytest.mark.parametrize(
+    "revision, inner",
+    [
+        (FIRST_MODERN_VERSION, FIRST_MODERN_VERSION),
+        (FIRST_MODERN_VERSION, V2025_11_25),
+        (V2025_11_25, FIRST_MODERN_VERSION),
+        (V2025_11_25, "2024-11-05"),
+        ("2024-11-05", V2025_11_25),
+    ],
+)
 async def test_sampling_and_roots(
     script: Path, tmp_path: Path, revision: ProtocolVersion, inner: ProtocolVersion
 ) -> None:
