@@ -20,7 +20,7 @@ from portico_gateway import Gateway
 # Each server starts later than the short wait of a list.
 SLOW = """
 import time
-time.sleep(1.0)
+time.sleep(0.3)
 from portico import Server
 server = Server("slow")
 @server.tool

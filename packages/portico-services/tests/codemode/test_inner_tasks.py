@@ -175,13 +175,16 @@ async def test_a_write_in_the_middle_is_waited_for_before_the_run_becomes_a_task
     assert bakery.begun == ["deliver"]
 
 
-async def test_runs_that_are_tasks_leave_room_for_the_tasks_they_wait_for(bakery: Bakery) -> None:
+async def test_runs_that_are_tasks_leave_room_for_the_tasks_they_wait_for(
+    bakery: Bakery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script_run, "DETACH_AFTER_SECONDS", 0.05)
     bakery.server.add(CodeMode(writes="allow"))
     assert bakery.server.tasks is not None
     bakery.server.tasks.concurrency = 1
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(bakery.server) as client:
-        # After two seconds a run is a task, and has the only place.
-        code = "from tools import bake\nawait asyncio.sleep(2.2)\nawait bake('pie')"
+        # By then the run is a task, and has the only place.
+        code = "from tools import bake\nawait asyncio.sleep(0.2)\nawait bake('pie')"
         task = await client.start_task("run", {"code": code})
         assert (await task.result()).structured["value"] == "baked pie"
 

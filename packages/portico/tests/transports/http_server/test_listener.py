@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from portico import Server
 from portico.protocol.errors import UsageError
+from portico.transports.http_server import connection, listener
 from portico.transports.http_server.bind_address import BindAddress, is_loopback
 from portico.transports.http_server.listener import ConnectionTimeouts
 from portico.transports.http_server.messages import MAX_UNREAD_BYTES
@@ -59,6 +60,13 @@ async def in_step(raw: Any) -> None:
         raw.half_close()
     rest = await raw.rest()
     assert rest == b"" or rest.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.fixture
+def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the deadlines of connections more often than once per second."""
+    for module in (connection, listener):
+        monkeypatch.setattr(module, "TICK_INTERVAL_SECONDS", 0.05)
 
 
 # Connections
@@ -219,6 +227,7 @@ async def test_a_request_that_ends_in_the_middle_is_400(serve: Serve, server: Se
         assert await raw.is_over()
 
 
+@pytest.mark.usefixtures("short_ticks")
 async def test_silent_connection_is_closed(serve: Serve, server: Server) -> None:
     """docs/how-to/deploy.md, Limits: between requests."""
     site = await serve(server, deadlines=ConnectionTimeouts(idle=0.1))
@@ -229,6 +238,7 @@ async def test_silent_connection_is_closed(serve: Serve, server: Server) -> None
     assert await used.is_over()
 
 
+@pytest.mark.usefixtures("short_ticks")
 async def test_a_slow_head_is_408(serve: Serve, server: Server) -> None:
     """docs/how-to/deploy.md, Limits: time for the head; bytes that trickle do not buy more of it."""
     site = await serve(server, deadlines=ConnectionTimeouts(head=0.3))
@@ -247,6 +257,7 @@ async def _trickle(raw: Any, data: bytes) -> None:
         await asyncio.sleep(0.1)
 
 
+@pytest.mark.usefixtures("short_ticks")
 async def test_a_slow_body_is_408(serve: Serve, server: Server) -> None:
     """docs/how-to/deploy.md, Limits: time for the body."""
     site = await serve(server, deadlines=ConnectionTimeouts(body=0.3))
@@ -260,6 +271,7 @@ async def test_a_slow_body_is_408(serve: Serve, server: Server) -> None:
         one.cancel()
 
 
+@pytest.mark.usefixtures("short_ticks")
 async def test_a_slow_call_has_no_deadline(serve: Serve, server: Server, held: Any) -> None:
     """docs/how-to/deploy.md, Limits: they are for clients; a body takes as long as it takes."""
     site = await serve(server, deadlines=ConnectionTimeouts(head=0.1, body=0.1, idle=0.1))
@@ -777,9 +789,10 @@ async def test_a_head_without_an_end_is_431(serve: Serve, server: Server) -> Non
         assert (await raw.response()).status == 431
 
 
+@pytest.mark.usefixtures("short_ticks")
 async def test_trailers_are_bounded_too(serve: Serve, server: Server) -> None:
     """RFC 9112 7.1.2: trailer fields are fields, and a client could go on for ever with them."""
-    site = await serve(server, deadlines=ConnectionTimeouts(body=1.0))
+    site = await serve(server, deadlines=ConnectionTimeouts(body=0.3))
     raw = await site.connect()
     raw.send(site.bytes("POST", "/mcp", {**KIND, "transfer-encoding": "chunked"}) + b"0\r\n")
     for number in range(2000):
@@ -944,6 +957,7 @@ async def test_slow_listener_is_disconnected(serve: Serve, server: Server, wait_
     assert not server.subscriptions._listeners
 
 
+@pytest.mark.usefixtures("short_ticks")
 async def test_client_that_never_reads_is_disconnected(serve: Serve, server: Server, wait_until: Any) -> None:
     """docs/how-to/deploy.md, Limits: a client that takes too long loses its connection, read or not."""
     site = await serve(server, deadlines=ConnectionTimeouts(head=0.2, body=0.2, idle=0.2))
