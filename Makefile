@@ -12,6 +12,7 @@ SITE   := $(VENV)/.docs
 SERVE  := $(VENV)/.serve
 DIST   := $(VENV)/.dist
 AGENTS := $(VENV)/.agents
+TESTS  := $(VENV)/.tests
 AGENT_VERSIONS := tests/peers/agents/versions.txt
 # All tests of a file run in one process, because they share servers; slow files first (tests/support/selection.py).
 DISTRIBUTE := --dist=loadfile --no-loadscope-reorder
@@ -56,7 +57,7 @@ help:
 install: $(READY)
 
 # Install everything that the other targets need. Use --jobs: installing is mostly waiting for the network.
-environments: $(READY) $(PEERS) $(AGENTS) $(SITE)
+environments: $(READY) $(TESTS) $(PEERS) $(AGENTS) $(SITE)
 
 # Create an environment in folder $(1) with the packages $(3), constrained by file $(2). Uses uv if available: it is faster.
 define ENVIRONMENT
@@ -79,6 +80,10 @@ OTHERS := langchain-mcp-adapters 'pydantic-ai-slim[mcp]' openai-agents google-ad
 
 $(READY): $(PROJECTS) constraints.txt
 	$(call ENVIRONMENT,$(VENV),constraints.txt,$(OURS))
+
+# Collect all tests once, which caches their bytecode: all processes of a test run would compile them at the same time.
+$(TESTS): $(READY)
+	@$(BIN)/python -m pytest --collect-only -qq >$@ || { cat $@; rm $@; exit 1; }
 
 # Other projects' clients, for the interoperability tests. Separate, because they have many dependencies.
 $(PEERS): $(PROJECTS) constraints.txt
