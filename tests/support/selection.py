@@ -79,10 +79,12 @@ SLOW_FILES = tuple(
     )
 )
 
+_RANKS = {path: rank for rank, path in enumerate(SLOW_FILES)}
+
 
 def scheduling_rank(path: Path) -> int:
     """Return the position of a test file in the schedule. Files that are not slow share the last one."""
-    return SLOW_FILES.index(path) if path in SLOW_FILES else len(SLOW_FILES)
+    return _RANKS.get(path, len(SLOW_FILES))
 
 
 def is_integration(item: pytest.Item) -> bool:
