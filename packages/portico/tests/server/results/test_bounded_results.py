@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings as hypothesis_settings, strategies as st
+from hypothesis import given, strategies as st
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -352,7 +352,6 @@ schemas = st.sampled_from(
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), json_values, max_size=4), schemas)
-@hypothesis_settings(max_examples=200)
 def test_structured_content_always_validates_or_the_result_is_an_error(value: dict[str, Any], schema: Any) -> None:
     validator = create_validator(schema)
     data = msgspec.json.encode(value)
