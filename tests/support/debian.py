@@ -8,11 +8,12 @@ import fcntl
 import os
 import subprocess
 import tempfile
-from functools import cache
+import time
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 INSTALL_SECONDS = 600
+UPDATE_SECONDS = 3600
 # Tests run in several processes, and apt allows one at a time.
 LOCK = Path(tempfile.gettempdir()) / f"portico-tests-apt-{os.getuid()}.lock"
 
@@ -36,7 +37,7 @@ def install(package: str) -> None:
         raise NotInstalled(f"{package} is not installed: apt-get install {package}")
     with LOCK.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _update()
+        _update(lock)
         # Our lock covers the processes of one test run; another program may hold the lock of dpkg.
         patience = f"DPkg::Lock::Timeout={INSTALL_SECONDS // 2}"
         _run(["apt-get", "install", "-y", "--no-install-recommends", "-o", patience, package])
@@ -49,7 +50,7 @@ def unpack(package: str, folder: Path, *libraries: str) -> Path:
         raise NotInstalled(f"{package} is not installed: apt-get install {package}")
     with LOCK.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _update()
+        _update(lock)
         _run(["apt-get", "download", package, *libraries], folder)
     for name in (package, *libraries):
         (archive,) = folder.glob(f"{name}_*.deb")
@@ -57,9 +58,13 @@ def unpack(package: str, folder: Path, *libraries: str) -> Path:
     return folder / package
 
 
-@cache
-def _update() -> None:
-    _run(["apt-get", "update"])
+def _update(lock: TextIO) -> None:
+    """Fetch the package lists, once for all processes of a test run: the lock file records when."""
+    state = os.fstat(lock.fileno())
+    if state.st_size == 0 or time.time() - state.st_mtime > UPDATE_SECONDS:
+        _run(["apt-get", "update"])
+        lock.write("updated\n")
+        lock.flush()
 
 
 def _run(command: list[str], folder: Path | None = None) -> None:
