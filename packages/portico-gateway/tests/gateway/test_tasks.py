@@ -37,7 +37,7 @@ def client_of(gateway: Gateway, revision: Any, **options: Any) -> Client:
 @pytest.mark.parametrize("below", [*ERAS, "here"])
 @pytest.mark.parametrize("above", ERAS)
 async def test_a_task_goes_through(above: str, below: str) -> None:
-    from support.programs.tasking_server import server
+    from support.programs.task_server import server
 
     gateway = Gateway({"one": server}) if below == "here" else gateway_to(below)
     async with client_of(gateway, above, principal="ada") as client:
