@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from portico import Client
+from portico.cli import local_token
 from portico.cli.connect import time_limit
 from portico.transports.deadlines import closing_deadline
 from portico.types import SUPPORTED_PROTOCOL_VERSIONS
@@ -415,4 +416,15 @@ def _page_handler(page: str) -> type[http.server.BaseHTTPRequestHandler]:
 def test_a_refused_token_is_reported_with_the_options_of_the_command(portico: Portico, gate: Any) -> None:
     url = f"http://127.0.0.1:{gate.server_port}/mcp"
     assert "Pass --token, set PORTICO_CLIENT_TOKEN, or run `portico login`." in portico("list", url).stderr
-    assert "rejected the token" in portico("list", url, "--token", "x").stderr
+    typed = portico("list", url, "--token", "x").stderr
+    assert "rejected the token" in typed
+    assert "The token is from" not in typed
+    found = portico("list", url, PORTICO_TOKEN="x").stderr
+    assert "rejected the token (HTTP status 401, server/discover)" in found
+    assert "The token is from PORTICO_TOKEN. Pass --token" in found
+
+
+def test_a_refused_token_of_an_earlier_server_on_the_port_is_named(portico: Portico, gate: Any, tmp_path: Path) -> None:
+    path = local_token.save_token("old", gate.server_port, str(tmp_path))
+    url = f"http://127.0.0.1:{gate.server_port}/mcp"
+    assert f"The token is from {path}. Pass --token" in portico("list", url, PORTICO_DATA=str(tmp_path)).stderr

@@ -27,7 +27,7 @@ from portico.protocol.notifications import LogMessageParams
 from portico.protocol.versions import FIRST_MODERN_VERSION
 from portico.transports import importer
 from portico.transports.deadlines import closing_deadline
-from portico.transports.http_client.responses import HOW_TO_AUTHENTICATE
+from portico.transports.http_client.responses import HOW_TO_AUTHENTICATE, REJECTED_TOKEN
 
 Target = str | list[str]
 ClientAction = Callable[[Client, Printer], Awaitable[int]]
@@ -57,18 +57,20 @@ def run_with_client(arguments: argparse.Namespace, action: ClientAction, names: 
             printer.flush()
             return status
         except PorticoError as failure:
-            raise add_cli_hint(failure) from None
+            raise add_cli_hint(failure, arguments) from None
         finally:
             printer.clear_status()
 
 
-def add_cli_hint(failure: PorticoError) -> PorticoError:
+def add_cli_hint(failure: PorticoError, arguments: argparse.Namespace) -> PorticoError:
     """Return the failure with a hint about the matching command-line option."""
     # Exactly this class: rebuilding a subclass here would lose its type and its details.
     if type(failure) is AuthorizationError:
-        return AuthorizationError(
-            str(failure).replace(HOW_TO_AUTHENTICATE, "Pass --token, set PORTICO_CLIENT_TOKEN, or run `portico login`.")
-        )
+        hint = "Pass --token, set PORTICO_CLIENT_TOKEN, or run `portico login`."
+        text = str(failure).replace(HOW_TO_AUTHENTICATE, hint)
+        source = _token_source(arguments) if REJECTED_TOKEN in text else ""
+        # A user who passed no token has to learn which one was sent, such as that of an earlier server on this port.
+        return AuthorizationError(f"{text.rstrip('.')}. The token is from {source}. {hint}" if source else text)
     if isinstance(failure, MissingClientCapability) and not is_interactive():
         return ProtocolError(f"{failure}. Run the command in a terminal to answer elicitations.", code=failure.code)
     return failure
@@ -239,6 +241,15 @@ def _auth(target: Target, options: argparse.Namespace) -> str | None:
     from portico.client.auth import has_stored_token
 
     return "oauth" if has_stored_token(target) else None
+
+
+def _token_source(options: argparse.Namespace) -> str:
+    """Return the variable or file of a token that the user did not pass as an option, or "" otherwise."""
+    target = options.target
+    explicit = options.token is not None or any(line.lower().startswith("authorization:") for line in options.header)
+    if explicit or not isinstance(target, str) or not is_url(target):
+        return ""
+    return local_token.with_source(target, getattr(options, "data", None))[1]
 
 
 async def _no_browser(url: str, redirect_uri: str) -> str:

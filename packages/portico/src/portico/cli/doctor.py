@@ -379,7 +379,7 @@ async def _one_target(subject: str, target: Any, arguments: argparse.Namespace, 
                 *_check_stdout_noise(subject, client),
             ]
     except (PorticoError, ToolError) as failure:
-        results = [HealthCheck(subject, "error", str(add_cli_hint(failure)))]
+        results = [HealthCheck(subject, "error", str(add_cli_hint(failure, arguments)))]
         # Only a server at a URL can require a login, and only a failure needs the additional requests.
         return [*results, *await _login(str(target), arguments)] if is_url(target) else results
 

@@ -54,17 +54,26 @@ def token_for_url(url: str, data: str | None = None, role: str = "") -> str | No
 
 
 def for_request(url: str, data: str | None = None) -> str | None:
-    """Return the bearer token for requests to a URL: from the environment, or from this user's files.
+    """Return the bearer token for requests to a URL: from the environment, or from this user's files."""
+    return with_source(url, data)[0]
+
+
+def with_source(url: str, data: str | None = None) -> tuple[str | None, str]:
+    """Return the bearer token for requests to a URL, and the name of its variable or file; "" without a token.
 
     PORTICO_TOKEN protects a `portico serve`, so it is sent to this machine only. The same applies to the token that a
     `portico serve` of this user created for its port.
     """
     # An empty variable counts as unset, which is how shells and containers often clear one.
-    own = os.environ.get("PORTICO_CLIENT_TOKEN")
     # PORTICO_CLIENT_TOKEN is meant for any server that the user names.
-    if own or not is_loopback_name(_host_of(url)):
-        return own or None
-    return os.environ.get("PORTICO_TOKEN") or token_for_url(url, data)
+    if own := os.environ.get("PORTICO_CLIENT_TOKEN"):
+        return own, "PORTICO_CLIENT_TOKEN"
+    if not is_loopback_name(_host_of(url)):
+        return None, ""
+    if token := os.environ.get("PORTICO_TOKEN"):
+        return token, "PORTICO_TOKEN"
+    token = token_for_url(url, data)
+    return token, _path(origin_of(url)[2], data, "") if token else ""
 
 
 def _host_of(url: str) -> str:

@@ -96,6 +96,7 @@ def is_session_lost(status: int, frame: Any, id: RequestId, data: bytes) -> bool
 
 # Instructions for the Python API; commands replace them with their options.
 HOW_TO_AUTHENTICATE = 'Pass a token with auth="TOKEN", or log in with auth="oauth".'
+REJECTED_TOKEN = "rejected the token"
 MAX_REASON_CHARS = 300
 _TAG = re.compile(r"<(?:script|style|title)\b.*?</(?:script|style|title)\s*>|<[^>]*>?", re.DOTALL | re.IGNORECASE)
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title", re.DOTALL | re.IGNORECASE)
@@ -110,7 +111,7 @@ def format_auth_error(name: str, method: str, response: HttpClientResponse, data
     if response.status == 403:
         return f"{name} forbids {method} (HTTP status 403){detail or '.'}"
     if with_token:
-        return f"{name} rejected the token (HTTP status 401, {method}){detail or '.'}"
+        return f"{name} {REJECTED_TOKEN} (HTTP status 401, {method}){detail or '.'}"
     detail = f" The server reports: {reason}" if reason else ""
     return f"{name} requires authentication (HTTP status 401, {method}). {HOW_TO_AUTHENTICATE}{detail}"
 
