@@ -1,32 +1,53 @@
-"""What makes the site: pages that are not files in docs/, links to files that are not pages, llms.txt.
+"""A hook of MkDocs (`make docs`): adds pages for files outside docs/, rewrites links to files, and writes llms.txt.
 
-A hook of mkdocs (`make docs`). Every link leads somewhere, and nothing comes from another host, or the build fails.
+The build fails if a link, an anchor or an image of the site is missing, or if a page loads something from another host.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-# Pages that are files elsewhere.
-ELSEWHERE = {"index.md": "README.md", "changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
+# Pages that are files outside docs/.
+ELSEWHERE = {
+    "index.md": "README.md",
+    "changelog.md": "CHANGELOG.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "roadmap.md": "ROADMAP.md",
+    "security-policy.md": "SECURITY.md",
+    "versioning.md": "VERSIONING.md",
+}
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".yaml": "yaml", ".lock": "text"}
-LINK = re.compile(r"(?<!!)\[(?P<text>[^\]\n]+(?:\n[^\]\n]+)?)\]\((?P<to>[^)\s#]*)(?P<part>#[^)\s]*)?\)")
+LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]\n]+(?:\n[^\]\n]+)?)\]\((?P<to>[^)\s#]*)(?P<part>#[^)\s]*)?\)")
 LOADED = re.compile(
     r"""<(?:script|img|iframe|source|audio|video)\b[^>]*\ssrc=["']?(https?:)?//|<link\b[^>]*\srel=["']?(?:stylesheet|preconnect|icon)["']?[^>]*\shref=["']?(https?:)?//"""
 )
-# Of the public modules, and what its page says first.
+# The public modules, and the first sentence of their pages.
 REFERENCE = {
-    "portico": "The names for everybody: `from portico import Server`.",
+    "portico": "Servers, clients, components and the context: `from portico import Server`.",
+    "types": "Messages and content of the protocol: `from portico.types import TextContent`.",
+    "auth": "Token verification for servers, login for clients: `from portico.auth import ResourceServer`.",
     "errors": "The exceptions to catch: `from portico.errors import TimedOut`.",
-    "extend": "The names for those who build on Portico: `from portico.extend import Handler`.",
+    "extend": "Handlers, services and stores, for code that extends Portico: `from portico.extend import Handler`.",
+}
+
+# The order of search results: instructions first, notes and code last.
+SEARCH_BOOSTS = {
+    "how-to/protect-with-oauth.md": 6,
+    "tutorial": 2,
+    "how-to": 3,
+    "decisions": 0.5,
+    "research": 0.3,
+    "examples": 0.3,
 }
 
 _texts: dict[str, tuple[str, str]] = {}
@@ -64,21 +85,21 @@ def _examples() -> str:
 def _reference(name: str, about: str) -> str:
     module = "portico" if name == "portico" else f"portico.{name}"
     package = ROOT / "packages" / "portico" / "src" / "portico"
-    homes = _homes(package / ("__init__.py" if name == "portico" else f"{name}.py"))
+    stubs = (package / "__init__.pyi", package / f"{name}.pyi", package / name / "__init__.pyi")
+    homes = _homes(next(stub for stub in stubs[name != "portico" :] if stub.exists()))
     lines = [f"# {module}", "", about, ""]
     for public, home in sorted(homes.items(), key=lambda one: one[0].lower()):
         lines += [f"::: {home}.{public}", ""]
     return "\n".join(lines)
 
 
-def _homes(module: Path) -> dict[str, str]:
-    """The public names of a module that imports them late, and where each is defined."""
-    found: dict[str, str] = {}
-    for block in ast.parse(module.read_text()).body:
-        if isinstance(block, ast.If):
-            imports = [one for one in block.body if isinstance(one, ast.ImportFrom)]
-            found |= {(name.asname or name.name): str(one.module) for one in imports for name in one.names}
-    return {name: home for name, home in found.items() if home != "portico" and name[0].isupper()}
+def _homes(stub: Path) -> dict[str, str]:
+    """Return the public classes and functions of a module, which are imported late, and where each is defined."""
+    imports = [node for node in ast.parse(stub.read_text()).body if isinstance(node, ast.ImportFrom)]
+    homes = {(name.asname or name.name): str(node.module) for node in imports for name in node.names}
+    if not homes:
+        raise PluginError(f"{stub.relative_to(ROOT)} imports nothing, so its page of the reference would be empty")
+    return {name: home for name, home in homes.items() if home != "portico" and not name.isupper()}
 
 
 # Links
@@ -86,6 +107,7 @@ def _homes(module: Path) -> dict[str, str]:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     place = page.file.src_uri
+    page.meta.setdefault("search", {"boost": SEARCH_BOOSTS.get(place) or SEARCH_BOOSTS.get(place.partition("/")[0], 1)})
     source = ELSEWHERE.get(place, f"docs/{place}")
     # The tests read the word after the language; Markdown in Python accepts none.
     markdown = re.sub(r"^( *```\w+) fragment$", r"\1", markdown, flags=re.MULTILINE)
@@ -100,12 +122,14 @@ def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
 
 
 def _link(link: re.Match[str], source: str, place: str, files: Files) -> str:
-    """A link as the site has it: files that are no pages are shown on one, or only named."""
+    """Rewrite a link: a file that is not a page of its own becomes the page that shows it, or plain text."""
     to, part = link["to"], link["part"] or ""
     if not to or ":" in to or place.startswith(("examples/", "reference/")):
         return link[0]
     path = normpath(str(PurePosixPath(source).parent / to))
     target = _page_of(path)
+    if link["image"]:
+        return f"![{link['text']}]({relpath(target, str(PurePosixPath(place).parent))})"
     if files.get_file_from_path(target) is None:
         if not (ROOT / path).exists():
             raise PluginError(f"{source}: {to} leads nowhere")
@@ -136,6 +160,7 @@ def on_post_build(config: Any) -> None:
         outside = LOADED.search(text)
         if outside is not None:
             raise PluginError(f"{page.relative_to(site)} loads something from another host: {outside[0][:200]}")
+    _check_links(site)
     pages = {place: text for place, text in sorted(_texts.items()) if not place.startswith("reference/")}
     lines = [f"# {config.site_name}", "", f"> {config.site_description}", "", "## Pages", ""]
     lines += [
@@ -144,6 +169,44 @@ def on_post_build(config: Any) -> None:
     (site / "llms.txt").write_text("\n".join(lines) + "\n")
     whole = [f"<!-- {place} -->\n\n{text}" for place, (_, text) in pages.items() if not place.startswith("examples/")]
     (site / "llms-full.txt").write_text("\n\n".join(whole))
+
+
+class _Page(HTMLParser):
+    """The anchors of a page, and the URLs of what it links to and shows."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.urls: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        for name, value in attributes:
+            if name == "id" or (tag == "a" and name == "name"):
+                self.anchors.add(value or "")
+            elif name in ("href", "src") and value:
+                self.urls.add(value)
+
+
+def _check_links(site: Path) -> None:
+    """Raise an error that names each link to a missing file or anchor. MkDocs checks links in Markdown only."""
+    pages = {page: _Page(page.read_text()) for page in site.rglob("*.html")}
+    broken = []
+    for page, parsed in pages.items():
+        # The server chooses the URL at which it shows this page, so its links are absolute.
+        for url in parsed.urls if page.name != "404.html" else ():
+            parts = urlsplit(url)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            target = target / "index.html" if target.is_dir() else target
+            anchors = pages[target].anchors if target in pages else None
+            if not target.exists() or (
+                parts.fragment and anchors is not None and unquote(parts.fragment) not in anchors
+            ):
+                broken.append(f"{page.relative_to(site)}: {url}")
+    if broken:
+        raise PluginError("missing link targets:\n" + "\n".join(sorted(broken)))
 
 
 def _first(text: str) -> str:

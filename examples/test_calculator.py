@@ -2,10 +2,9 @@
 
 from calculator import server
 
-from portico import Client
+from portico import SyncClient
 
 
-async def test_add() -> None:
-    async with Client(server) as client:
-        result = await client.call_tool("add", {"a": 1, "b": 2})
-        assert result.data == 3
+def test_add() -> None:
+    with SyncClient(server) as client:
+        assert client.call_tool("add", {"a": 1, "b": 2}).data == 3

@@ -30,6 +30,7 @@ def test_commands_print_the_output_shown_in_the_tutorial(tmp_path: Path) -> None
         pytest.skip("the tutorial needs curl, and this machine has none")
     for name in ("tutorial.py", "test_tutorial.py"):
         shutil.copy(ROOT / "examples" / name, tmp_path)
+    (tmp_path / "pytest.ini").write_text(re.findall(r"^```ini\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)[0])
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     commands = [pair for block in BLOCKS for pair in COMMAND.findall(block)]
