@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import jsonschema_rs
 import pytest
 
 from portico.cli.main import main
+from support.paths import ROOT
 
 SCHEMAS = Path(__file__).parent / "schemas"
 # By the document that they describe.
@@ -190,3 +193,12 @@ def test_nothing_is_uploaded_without_dry_run(tmp_path: Path, capsys: pytest.Capt
         main(["publish", str(tmp_path / "weather.py"), *NAME])
     assert end.value.code == 2
     assert "portico publish uploads nothing: add --dry-run" in capsys.readouterr().err
+
+
+def test_command_of_the_how_to_page_runs(publish: Publish) -> None:
+    page = (ROOT / "docs" / "how-to" / "publish-a-server.md").read_text()
+    (block,) = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    _, _, target, *words = shlex.split(block.replace("\\\n", " "))
+    assert target == "weather.py"
+    words.remove("--dry-run")
+    assert publish(*words)["documents"]["server.json"]["packages"]

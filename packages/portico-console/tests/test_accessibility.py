@@ -55,3 +55,32 @@ def test_nothing_is_cut_off_on_a_screen_of_360_pixels(visit: Callable[..., Any],
     page.get_by_role("button", name="← All tools").click()
     expect(page.get_by_role("listbox", name="Tools")).to_be_visible()
     assert not seen.wrong
+
+
+def test_server_without_tools_shows_no_empty_table(
+    visit: Callable[..., Any], serve: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("empty") / "empty.py"
+    file.write_text('from portico import Server\n\nserver = Server("empty")\n')
+    page = visit(serve("serve", str(file), "--transport", "http", "--port", "0")).page
+    for view in ("tools", "contracts"):
+        page.evaluate("view => { location.hash = `#/self/${view}` }", view)
+        expect(page.get_by_text("This server has no tools.")).to_be_visible()
+        expect(page.get_by_role("table")).to_have_count(0)
+        expect(page.get_by_role("region", name="First steps")).to_have_count(0)
+
+
+def test_heads_of_columns_are_aligned_like_their_cells(visit: Callable[..., Any], services: Any) -> None:
+    page = visit(services).page
+    misaligned = """() => [...document.querySelectorAll("table")].flatMap((table) => {
+        const side = (cell) => getComputedStyle(cell).textAlign;
+        const cells = [...(table.querySelector("tbody tr")?.cells ?? [])];
+        return [...table.tHead.rows[0].cells].filter((head, at) => cells[at] && side(head) !== side(cells[at]))
+            .map((head) => head.textContent)
+    })"""
+    for view in ("contracts", "overview"):
+        page.evaluate("view => { location.hash = `#/self/${view}` }", view)
+        expect(page.get_by_role("table").first).to_be_visible()
+        assert page.evaluate(misaligned) == [], view
+    # A time that was not measured is in a column of numbers all the same.
+    assert page.evaluate("getComputedStyle(document.querySelector('thead th:last-child')).textAlign") == "right"

@@ -135,8 +135,9 @@ export function findRows(data) {
   return lists.length ? lists.reduce((best, one) => (one.length > best.length ? one : best)) : undefined;
 }
 
-/** columns: [[key, title]]; all that are found where none are given. */
-export function makeTable(rows, { columns, caption, choose } = {}) {
+/** A table that sorts by its columns: [key, title, how to show a value, class of the cells]; by default, all keys of the rows.
+    `label` is for screen readers. */
+export function makeTable(rows, { columns, caption, label = caption ?? "Table", choose } = {}) {
   const keys = columns ?? [...new Set(rows.slice(0, 50).flatMap((row) => Object.keys(row)))].slice(0, 24).map((key) => [key, key]);
   let sorted = rows;
   let by;
@@ -152,8 +153,9 @@ export function makeTable(rows, { columns, caption, choose } = {}) {
   };
   // Points in time are numbers, too, but are shown as dates.
   const figures = new Set(keys.map(([key]) => key).filter((key) => !/^(time|when|at|.*_at)$/.test(key) && rows.some((row) => typeof row[key] === "number")));
+  const style = new Map(keys.map(([key, , , named]) => [key, named ?? (figures.has(key) ? "figure" : undefined)]));
   const line = (row) => h("tr", choose ? { tabindex: "0", on: { click: () => choose(row), keydown: (event) => event.key === "Enter" && choose(row) } } : {},
-    keys.map(([key, , show]) => h("td", { class: figures.has(key) ? "figure" : undefined }, show ? show(row[key], row) : cell(row[key]))));
+    keys.map(([key, , show]) => h("td", { class: style.get(key) }, show ? show(row[key], row) : cell(row[key]))));
   const sort = (key) => {
     down = by === key ? !down : false;
     by = key;
@@ -163,9 +165,9 @@ export function makeTable(rows, { columns, caption, choose } = {}) {
     drawn = 0;
     add();
   };
-  const heads = keys.map(([key, title]) => [key, h("th", { scope: "col", "aria-sort": "none", class: figures.has(key) ? "figure" : undefined }, button(plain(title, 60), () => sort(key)))]);
+  const heads = keys.map(([key, title]) => [key, h("th", { scope: "col", "aria-sort": "none", class: style.get(key) }, button(plain(title, 60), () => sort(key)))]);
   add();
-  return h("div", { class: "sheet", tabindex: "0", role: "region", "aria-label": caption ?? "Table" }, h("table", {}, caption ? h("caption", {}, caption) : undefined, h("thead", {}, h("tr", {}, heads.map(([, head]) => head))), body), more);
+  return h("div", { class: "sheet", tabindex: "0", role: "region", "aria-label": label }, h("table", {}, caption ? h("caption", {}, caption) : undefined, h("thead", {}, h("tr", {}, heads.map(([, head]) => head))), body), more);
 }
 
 const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a ?? "").localeCompare(String(b ?? "")));

@@ -162,7 +162,7 @@ function drawSide() {
   fill(side,
     h("div", { class: "brand" }, icon(), "Portico", button("Menu", () => side.classList.toggle("open"), { class: "menu small", "aria-expanded": String(side.classList.contains("open")) })),
     targetButton(),
-    button([h("span", {}, "Search or run a command"), h("kbd", {}, navigator.platform.startsWith("Mac") ? "⌘K" : "Ctrl K")], palette, { class: "seek", data: { key: "seek" } }),
+    button([h("span", {}, "Search"), h("kbd", {}, navigator.platform.startsWith("Mac") ? "⌘K" : "Ctrl K")], palette, { class: "seek", "aria-label": "Search or run a command", data: { key: "seek" } }),
     h("nav", { "aria-label": "Views" }, [...groups].map(([group, views]) => h("section", {}, h("h2", {}, group), h("ul", {}, views.map(entry))))),
     h("div", { class: "foot" }, button(schemeText(), nextScheme, { class: "plain small", data: { key: "scheme" }, title: "Toggle theme" }), h("span", { class: "quiet", title: "Version of Portico" }, plain(app.about.portico ?? "", 20))));
   if (focused) [...side.querySelectorAll("a, button")].find((one) => (one.getAttribute("href") ?? one.dataset.key) === focused)?.focus();

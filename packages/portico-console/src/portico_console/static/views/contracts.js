@@ -1,6 +1,6 @@
 // What the tools promise: what it costs a model to know them, what is wrong with them, what changed since a lock file.
 
-import { button, fill, h, number, plain } from "../dom.js";
+import { button, empty, fill, h, number, plain } from "../dom.js";
 import { makeTable } from "../results.js";
 import { offers, use, within } from "../service.js";
 
@@ -40,7 +40,7 @@ async function weigh(app) {
   };
   return [h("div", { class: "figures" }, figure(number(weight ?? 0), "tokens for all tool definitions"), figure(number(items.length), "tools"), figure(number(Math.round((weight ?? 0) / (items.length || 1))), "tokens per tool (average)")),
     app.about.tool_search && app.target.id === "self" ? h("p", { class: "quiet" }, "Tool search is enabled: clients list only some of these tools, and find the others with find_tools.") : undefined,
-    makeTable(rows, { caption: "Sorted by token count", columns: [["name", "Tool"], ["tokens", "Tokens"], ["share", "Share", (_, row) => bar(row.tokens)]] })];
+    !rows.length ? empty("No tools", "This server has no tools.") : makeTable(rows, { caption: "Sorted by token count", columns: [["name", "Tool"], ["tokens", "Tokens", number], ["share", "Share", (_, row) => bar(row.tokens)]] })];
 }
 
 const figure = (value, text) => h("div", {}, h("div", { class: "figure-big" }, value), h("div", { class: "quiet" }, text));

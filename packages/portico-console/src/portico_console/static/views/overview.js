@@ -30,7 +30,7 @@ export function view(place, app) {
     const time = (value) => (value === null || value === undefined ? "–" : ms(value));
     // A table that a person has tabbed into is left as it is until they leave it.
     if (tools.contains(document.activeElement)) return;
-    fill(tools, h("h2", {}, "By tool and method"), rows.length ? makeTable(rows, { caption: "Sorted by errors", columns: [["name", "Name", (value, row) => plain(value || row.method, 120)], ["calls", "Calls"], ["errors", "Errors", (value) => (value ? h("span", { class: "badge bad" }, number(value)) : "0")], ["rate", "Per second", (value) => (value ? value.toFixed(1) : "0")], ["p50", "p50", time], ["p95", "p95", time], ["p99", "p99", time]] }) : h("p", { class: "quiet" }, "No calls yet."));
+    fill(tools, h("h2", {}, "By tool and method"), rows.length ? makeTable(rows, { caption: "Sorted by errors", columns: [["name", "Name", (value, row) => plain(value || row.method, 120)], ["calls", "Calls", number], ["errors", "Errors", (value) => (value ? h("span", { class: "badge bad" }, number(value)) : "0")], ["rate", "Per second", (value) => (value ? value.toFixed(1) : "0")], ["p50", "p50", time, "figure"], ["p95", "p95", time, "figure"], ["p99", "p99", time, "figure"]] }) : h("p", { class: "quiet" }, "No calls yet."));
   }
 
   within(figures, async () => {

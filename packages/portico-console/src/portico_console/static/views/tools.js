@@ -34,7 +34,7 @@ export function view(place, app, rest) {
   const opened = new Map();
   let current;
   let turn = 0;
-  let tools = [];
+  let tools;
   let weights = {};
   let owners = {};
   let wanted = rest;
@@ -42,7 +42,7 @@ export function view(place, app, rest) {
   /** What is shown already stays as it is: an app in it would begin anew. */
   async function show(name, given) {
     const mine = ++turn;
-    const tool = tools.find((one) => one.name === name);
+    const tool = tools?.find((one) => one.name === name);
     choose(name);
     if (tool) list.select(tool);
     const next = tool ? makeOnce(tool, given) : undefined;
@@ -50,7 +50,7 @@ export function view(place, app, rest) {
     await current?.runs.leave();
     if (mine !== turn) return;
     current = next;
-    fill(detail, next ? [button("← All tools", () => app.goto("tools"), { class: "back small" }), next.elements] : name ? empty("Tool not found", plain(name)) : instructions(app));
+    fill(detail, next ? [button("← All tools", () => app.goto("tools"), { class: "back small" }), next.elements] : name ? empty("Tool not found", plain(name)) : instructions(app, tools?.length === 0));
   }
 
   function makeOnce(tool, given) {
@@ -70,7 +70,6 @@ export function view(place, app, rest) {
       weights = answer.weights ?? {};
       owners = answer.owners ?? {};
       list.set(tools.map((tool) => ({ title: tool.name, text: tool.description ?? tool.title, badge: isFor(tool, "model") ? undefined : "app only", value: tool })));
-      if (!tools.length) return void fill(detail, empty("No tools", "This server has no tools."));
       await show(wanted[0], wanted[1] === "saved" ? app.given : undefined);
       if (wanted[0] && document.activeElement === document.body) detail.querySelector("h1")?.focus();
     } catch (why) {
@@ -108,11 +107,11 @@ function firstSteps(app) {
   return card;
 }
 
-function instructions(app) {
+function instructions(app, none) {
   const { server, instructions: text, protocol_version: revision } = app.target;
   return [h("h1", {}, plain(server?.title ?? server?.name ?? app.target.title, 120)),
-    lead(text ?? "Select a tool. Press / to filter, Ctrl-K for the command palette.", 2000),
-    facts([["Version", ownVersion(server)], ["Protocol version", revision], ["Target", app.target.spec]]), firstSteps(app)];
+    lead(text ?? (none ? "" : "Select a tool. Press / to filter, Ctrl-K for the command palette."), 2000),
+    facts([["Version", ownVersion(server)], ["Protocol version", revision], ["Target", app.target.spec]]), none ? empty("No tools", "This server has no tools.") : firstSteps(app)];
 }
 
 function makeTool(app, tool, weight, given, runs, tools) {

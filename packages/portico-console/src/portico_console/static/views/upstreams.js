@@ -20,7 +20,7 @@ export function view(place, app) {
 
 function card(one, open) {
   const colour = one.up ? "good" : one.state === "not tried" ? "" : one.retry_after ? "warn" : "bad";
-  const known = [["Protocol version", one.revision], ["Components", `${number(one.tools ?? 0)} tools, ${number(one.resources ?? 0)} resources, ${number(one.prompts ?? 0)} prompts`], ["Calls", `${number(one.calls ?? 0)} (${number(one.errors ?? 0)} errors)`], ["In flight", number(one.in_flight ?? 0)], ["Connections", number(one.connections ?? 0)],
+  const known = [["Protocol version", one.revision], ["Components", ["tools", "resources", "prompts"].map((kind) => `${number(one[kind] ?? 0)} ${one[kind] === 1 ? kind.slice(0, -1) : kind}`).join(", ")], ["Calls", `${number(one.calls ?? 0)} (${number(one.errors ?? 0)} errors)`], ["In flight", number(one.in_flight ?? 0)], ["Connections", number(one.connections ?? 0)],
     ["Next retry", !one.up && one.retry_after ? `in ${span(one.retry_after * 1000)}` : undefined]];
   return h("article", { class: "card" }, h("div", { class: "row apart" }, h("h2", { class: "row name" }, h("span", { class: `dot ${colour}` }), plain(one.alias, 80)), h("span", { class: `badge ${colour}` }, plain(one.up ? one.state ?? "up" : one.state ?? "away", 30))),
     one.error ? h("p", { class: "problem" }, plain(one.error, 400)) : undefined,

@@ -21,7 +21,7 @@ export function view(place, app) {
     fill(figures, [[number(total.calls), "calls"], [number(total.errors), "errors"], [time(total.p50_ms), "p50"], [time(total.p95_ms), "p95"], [number(total.tokens_in), "estimated tokens in"], [number(total.tokens_out), "estimated tokens out"]].map(([value, text]) => h("div", {}, h("div", { class: "figure-big" }, value), h("div", { class: "quiet" }, text))));
     fill(body, rows.length ? table(rows) : empty("No calls", "The audit log has no calls in this period."), left_out ? h("p", { class: "quiet" }, `${number(left_out)} more rows in the CSV file`) : undefined);
   });
-  const table = (rows) => makeTable(rows, { caption: "Usage", columns: [["name", "Name", (value) => plain(value, 120)], ["calls", "Calls"], ["errors", "Errors", (value) => (value ? h("span", { class: "badge bad" }, number(value)) : "0")], ["p50_ms", "p50", time], ["p95_ms", "p95", time], ["tokens_in", "Tokens in"], ["tokens_out", "Tokens out"], ...(rows.some((row) => row.budgets) ? [["budgets", "Left this month", left]] : [])] });
+  const table = (rows) => makeTable(rows, { label: "Usage", columns: [["name", "Name", (value) => plain(value, 120)], ["calls", "Calls", number], ["errors", "Errors", (value) => (value ? h("span", { class: "badge bad" }, number(value)) : "0")], ["p50_ms", "p50", time, "figure"], ["p95_ms", "p95", time, "figure"], ["tokens_in", "Tokens in", number], ["tokens_out", "Tokens out", number], ...(rows.some((row) => row.budgets) ? [["budgets", "Left this month", left]] : [])] });
   const download = () => within(body, async () => {
     const { csv } = await app.call("usage", { ...options(), format: "csv" });
     save(`usage-by-${by}.csv`, csv, "text/csv");
