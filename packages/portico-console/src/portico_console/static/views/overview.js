@@ -25,7 +25,7 @@ export function view(place, app) {
   function draw(metrics) {
     calls.set(points);
     times.set(points);
-    fill(figures, [[number(metrics.calls), "calls since start"], [number(metrics.errors), "errors"], [number(metrics.in_flight), "in flight"], [metrics.p50 ? ms(metrics.p50) : "–", "p50"], [metrics.p99 ? ms(metrics.p99) : "–", "p99"]].map(([value, text]) => h("div", {}, h("div", { class: "figure-big" }, value), h("div", { class: "quiet" }, text))));
+    fill(figures, [[number(metrics.calls), "calls since start"], [number(metrics.errors), "errors"], [number(metrics.in_flight), "in flight"], [metrics.p50 ? ms(metrics.p50) : "–", "p50 now"], [metrics.p99 ? ms(metrics.p99) : "–", "p99 now"]].map(([value, text]) => h("div", {}, h("div", { class: "figure-big" }, value), h("div", { class: "quiet" }, text))));
     const rows = [...(metrics.tools ?? [])].sort((a, b) => b.errors - a.errors || b.calls - a.calls);
     const time = (value) => (value === null || value === undefined ? "–" : ms(value));
     // A table that a person has tabbed into is left as it is until they leave it.
