@@ -160,15 +160,20 @@ def on_post_build(config: Any) -> None:
         outside = LOADED.search(text)
         if outside is not None:
             raise PluginError(f"{page.relative_to(site)} loads something from another host: {outside[0][:200]}")
-    _check_links(site)
-    pages = {place: text for place, text in sorted(_texts.items()) if not place.startswith("reference/")}
+    # Pages of the API contain only the names of what is inserted from the sources.
+    api = {f"reference/{name}.md" for name in REFERENCE}
+    pages = {place: text for place, text in sorted(_texts.items()) if place not in api}
     lines = [f"# {config.site_name}", "", f"> {config.site_description}", "", "## Pages", ""]
-    lines += [
-        f"- [{title}]({place.removesuffix('.md')}.html): {_first(text)}" for place, (title, text) in pages.items()
-    ]
+    lines += [f"- [{title}]({_url(place)}): {_first(text)}" for place, (title, text) in pages.items()]
     (site / "llms.txt").write_text("\n".join(lines) + "\n")
     whole = [f"<!-- {place} -->\n\n{text}" for place, (_, text) in pages.items() if not place.startswith("examples/")]
     (site / "llms-full.txt").write_text("\n\n".join(whole))
+    _check_links(site)
+
+
+def _url(place: str) -> str:
+    folder, _, name = place.rpartition("/")
+    return f"{folder}/index.html" if name == "README.md" else f"{place.removesuffix('.md')}.html"
 
 
 class _Page(HTMLParser):
@@ -205,6 +210,8 @@ def _check_links(site: Path) -> None:
                 parts.fragment and anchors is not None and unquote(parts.fragment) not in anchors
             ):
                 broken.append(f"{page.relative_to(site)}: {url}")
+    index = site / "llms.txt"
+    broken += [f"llms.txt: {url}" for url in re.findall(r"\]\((\S+)\)", index.read_text()) if not (site / url).exists()]
     if broken:
         raise PluginError("missing link targets:\n" + "\n".join(sorted(broken)))
 

@@ -141,3 +141,12 @@ def test_size_is_at_most_what_the_sources_have() -> None:
     (lines,) = re.findall(r"The SDK alone has more than ([\d,]+) lines", README)
     sources = (ROOT / "packages" / "portico" / "src").rglob("*.py")
     assert 0 <= sum(path.read_text().count("\n") for path in sources) - int(lines.replace(",", "")) < 10_000
+
+
+def test_design_page_quotes_the_performance_page() -> None:
+    folder = ROOT / "docs" / "explanation"
+    design = (folder / "design.md").read_text()
+    quoted = set(re.findall(r"\d[\d,]*(?= (?:requests per second|ms\b|Python calls))|(?<=against )[\d,]+", design))
+    assert quoted
+    missing = {number for number in quoted if f" {number} " not in (folder / "performance.md").read_text()}
+    assert not missing
