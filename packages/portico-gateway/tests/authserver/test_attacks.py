@@ -194,8 +194,8 @@ async def test_consent_page_shows_the_redirect_host(stand: Stand, uri: str, dest
         client = await face.register(redirect_uris=[uri], client_name="Claude")
         login = face.prepare(client["client_id"], redirect_uri=uri)
         seen = await asyncio.to_thread(oidc.Browser().request, "GET", login.url)
-        assert f"<dt>The answer goes to</dt>{destination}" in seen.text
-        assert "Claude (self-declared name)" in seen.text and "a program that calls itself “Claude”" in seen.text
+        assert f"<dt>Returns to</dt>{destination}" in seen.text
+        assert "Claude (self-declared name)" in seen.text and "Allow “Claude” to access" in seen.text
         assert "Let Claude in?" not in seen.text
 
 

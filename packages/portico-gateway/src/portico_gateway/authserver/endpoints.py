@@ -117,7 +117,7 @@ class OAuthEndpoints:
     ) -> HttpResponse:
         settings = self._server.settings
         title, facts = describe_client(self._server, client, request.scopes)
-        facts.insert(2, ("The answer goes to", destination(request.redirect_uri)))
+        facts.insert(2, ("Returns to", destination(request.redirect_uri)))
         care = "Continue only if you started this login yourself from a program that you trust."
         return html.render_confirmation(title, facts, care, settings.url("/consent"), flow, "Allow, and log in", more)
 
@@ -201,25 +201,25 @@ def describe_client(
     is_trusted = (
         f"{client.metadata_host} (verified)"
         if client.metadata_host and is_proven
-        else "not verified: any program can use this name"
+        else "not verified: any application can use this name"
     )
     program = client.name or client.metadata_host or client.id
-    called = f"a program that calls itself “{client.name}”" if client.name else client.metadata_host or "this program"
+    called = f"“{client.name}”" if client.name else client.metadata_host or "this application"
     if client.kind == "configured" and is_proven:
         is_trusted, called = "registered by the operator of this server", program
     elif client.name:
         program = f"{client.name} (self-declared name)"
     facts = [
-        ("Program", program),
-        ("Known by", is_trusted),
-        ("Gets access to", f"{settings.title} ({settings.resource})"),
+        ("Application", program),
+        ("Identity", is_trusted),
+        ("Access to", f"{settings.title} ({settings.resource})"),
         (
-            "May",
-            "; ".join(settings.scopes.get(scope) or scope for scope in scopes) or "use it in your name",
+            "Permissions",
+            "; ".join(settings.scopes.get(scope) or scope for scope in scopes) or "use it on your behalf",
         ),
-        ("You log in at", provider_host(server.login_flow.provider)),
+        ("Sign-in at", provider_host(server.login_flow.provider)),
     ]
-    return f"Let {called} in?", facts
+    return f"Allow {called} to access {settings.title}?", facts
 
 
 async def authenticate_form(server: AuthorizationServer, request: HttpRequest) -> tuple[dict[str, str], OAuthClient]:

@@ -8,10 +8,13 @@ import os
 import re
 import shlex
 import shutil
+import ssl
 import subprocess
 import sys
 import time
 import tomllib
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -107,6 +110,46 @@ def _remove_soon(path: Path) -> None:
     while not path.exists() and time.monotonic() < until:
         time.sleep(0.01)
     path.unlink()
+
+
+def test_nginx_page_serves_a_prefix_with_tls(tmp_path: Path, server_file: Path) -> None:
+    page = (ROOT / "docs" / "how-to" / "run-behind-nginx.md").read_text()
+    text = re.findall(r"^```nginx\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0]
+    command = re.findall(r"^\$ (portico serve .*?)\n```", page, re.MULTILINE | re.DOTALL)[0].replace("\\\n", " ")
+    certificate, key = re.findall(r"ssl_certificate(?:_key)? (\S+);", text)
+    port, behind = nginx.free_port(), nginx.free_port()
+    words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=acme.example", "-days", "2"]
+    subprocess.run(
+        ["openssl", *words, "-keyout", tmp_path / "key.pem", "-out", tmp_path / "chain.pem"],
+        capture_output=True, check=True, timeout=60,
+    )  # fmt: skip
+    for meant, found in {
+        "listen 443 ssl;": f"listen 127.0.0.1:{port} ssl;",
+        certificate: str(tmp_path / "chain.pem"),
+        key: str(tmp_path / "key.pem"),
+        "127.0.0.1:8080": f"127.0.0.1:{behind}",
+    }.items():
+        text = text.replace(meant, found)
+    options = shlex.split(command.replace("server.py", str(server_file)))[1:]
+    served = subprocess.Popen(
+        [sys.executable, "-m", "portico", *options, "--port", str(behind)],
+        stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert served.stderr is not None and "Serving on" in served.stderr.readline()
+        with nginx.running(text, port):
+            context = ssl.create_default_context(cafile=str(tmp_path / "chain.pem"))
+            context.check_hostname = False
+            metadata = f"https://127.0.0.1:{port}/.well-known/oauth-protected-resource/tools/mcp"
+            with urllib.request.urlopen(metadata, context=context, timeout=30) as response:
+                assert json.load(response)["resource"] == "https://acme.example/tools/mcp"
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                urllib.request.urlopen(f"https://127.0.0.1:{port}/tools/mcp", b"{}", context=context, timeout=30)
+    except debian.NotInstalled as why:
+        debian.without(why)
+    finally:
+        served.terminate()
+        served.communicate(timeout=30)
 
 
 # systemd
