@@ -225,7 +225,11 @@ def default(field: msgspec.structs.FieldInfo) -> str:
         return "required" if factory is msgspec.NODEFAULT else "empty"
     if value is None or (value in ("", (), {}, []) and value is not False):
         return "none"
-    return f"`{value!r}`".replace("|", "\\|") if isinstance(value, bool | int | float | str) else "see the source"
+    if isinstance(value, msgspec.Struct):
+        return "a table"
+    if isinstance(value, tuple | set | frozenset):
+        value = sorted(value) if isinstance(value, set | frozenset) else list(value)
+    return f"`{value!r}`".replace("|", "\\|")
 
 
 PAGES = {
