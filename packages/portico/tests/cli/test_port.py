@@ -159,6 +159,11 @@ def test_options_that_portico_does_not_have_are_reported() -> None:
     assert left(source) == [(3, "FastMCP(tasks=…)")]
 
 
+def test_prefix_of_a_mount_is_its_namespace() -> None:
+    source = "from fastmcp import FastMCP\n\nmain = FastMCP('a')\nmain.mount(server=FastMCP('b'), prefix='b')\n"
+    assert "main.mount(server=Server('b'), namespace='b')" in ported(source)
+
+
 def test_elicit_has_one_name_for_the_type() -> None:
     source = (
         "from mcp.server.fastmcp import Context\n\n\nasync def f(ctx: Context):\n    await ctx.elicit('?', schema=A)\n"

@@ -30,10 +30,11 @@ from portico.compat.port.mappings import (
 )
 from portico.compat.port.server_code import (
     COMPAT_MEMBERS,
+    RENAMED_KEYWORDS,
     SERVER_OPTION_NAMES,
     UNSUPPORTED,
     needs_compat,
-    translate_elicit,
+    translate_keyword,
     translate_run,
 )
 
@@ -509,8 +510,8 @@ class RewriteTransformer(cst.CSTTransformer):
             return _with_task_mode(updated)
         if method in ("run", "run_async") and not self._plan.survey.compat:
             return translate_run(updated)
-        if method == "elicit" and not self._plan.survey.compat:
-            return translate_elicit(updated)
+        if method in RENAMED_KEYWORDS and not self._plan.survey.compat:
+            return translate_keyword(updated, method)
         name = dotted.rpartition(".")[2]
         starred = original.func.value if isinstance(original.func, cst.Name) else ""
         is_star = starred in _SERVERS and f"*{starred}" in self._plan.names

@@ -107,12 +107,15 @@ def translate_run(call: cst.Call) -> cst.Call:
     return call.with_changes(args=remaining)
 
 
-def translate_elicit(call: cst.Call) -> cst.Call:
-    """Translate `ctx.elicit(…)` to Portico's name for `schema`."""
+# Keywords that have another name in Portico's methods.
+RENAMED_KEYWORDS = {"elicit": ("schema", "response_type"), "mount": ("prefix", "namespace")}
+
+
+def translate_keyword(call: cst.Call, method: str) -> cst.Call:
+    """Translate the keyword of `ctx.elicit(schema=…)` and of `server.mount(prefix=…)` to Portico's name."""
+    old, new = RENAMED_KEYWORDS[method]
     args = [
-        arg.with_changes(keyword=cst.Name("response_type"))
-        if arg.keyword is not None and arg.keyword.value == "schema"
-        else arg
+        arg.with_changes(keyword=cst.Name(new)) if arg.keyword is not None and arg.keyword.value == old else arg
         for arg in call.args
     ]
     return call.with_changes(args=args)
