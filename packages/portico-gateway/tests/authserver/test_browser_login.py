@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page
 
 from support import chromium, debian
-from support.access_desk import REDIRECT_URI
+from support.access_control import REDIRECT_URI
 
 Stand = Callable[..., Any]
 
