@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
+from portico_services.memory.extras.consolidation import apply_consolidation, plan_consolidation
 from portico_services.memory.search.candidates import MIN_TRANSCRIPT_MESSAGES
 from portico_services.memory.store.memory_store import MemoryStore
 from support.memories import call_tool, capture_memory
@@ -57,6 +61,61 @@ async def test_memory_outside_the_scope_is_never_returned(memories: MemoryStore,
     assert {hit.record.content for hit in page.hits} <= {"Lunch is at noon", "Here deploys run on Tuesdays"}
     assert page.hits[0].record.content == "Here deploys run on Tuesdays"
     assert not page.nothing_known
+
+
+@pytest.mark.parametrize("filter", ["", "tag:ops", "author:Ann", "thread:release", "branch:main"])
+async def test_merged_memory_is_never_a_match(memories: MemoryStore, filter: str) -> None:
+    labels: dict[str, Any] = {"tags": ["ops"], "author": "Ann", "thread": "release", "branch": "main"}
+    for text in ("Deploys run on Fridays at noon", "Deploys run on Fridays at noon sharp"):
+        await capture_memory(memories, text, on_duplicate="keep", **labels)
+    plan = await plan_consolidation(memories, memories.filter(""), strategy="merge", similarity=0.5)
+    outcome = await apply_consolidation(memories, plan)
+    assert len(outcome.superseded) == 1
+    page = await memories.recall("when do deploys run", memories.filter(filter))
+    assert [hit.record.id for hit in page.hits] == outcome.kept
+    assert not page.nothing_known
+
+
+async def test_memory_of_another_branch_is_no_match_for_a_branch(memories: MemoryStore) -> None:
+    await capture_memory(memories, "Deploys run on Fridays", branch="release", author="Ann", thread="t")
+    await capture_memory(memories, "Lunch is at noon", branch="main", author="Ann", thread="t")
+    for filter in ("branch:main", "-branch:release", "branch:main author:Ann", "branch:main thread:t tag:none"):
+        page = await memories.recall("when do deploys run", memories.filter(filter))
+        assert {hit.record.content for hit in page.hits} <= {"Lunch is at noon"}, filter
+        assert page.nothing_known, filter
+    assert not (await memories.recall("when do deploys run", memories.filter("branch:release"))).nothing_known
+
+
+@pytest.mark.parametrize("hard", [False, True])
+async def test_memories_of_a_deleted_author_are_no_match(memories: MemoryStore, hard: bool) -> None:
+    await capture_memory(memories, "Deploys run on Fridays", author="Zoe Rare", thread="t")
+    await capture_memory(memories, "Lunch is at noon", author="Ann", thread="t")
+    await memories.delete_all(memories.filter('author:"Zoe Rare"'), dry_run=False, hard=hard)
+    for query in ("when do deploys run", "What did Zoe say?", "What did Zoe say about deploys on Fridays?"):
+        for filter in ("", "thread:t", 'author:"Zoe Rare"'):
+            page = await memories.recall(query, memories.filter(filter), explain=True)
+            assert all(hit.record.author == "Ann" for hit in page.hits), (query, filter)
+            assert page.nothing_known, (query, filter)
+
+
+async def test_past_recall_returns_what_was_current_then(memories: MemoryStore) -> None:
+    old = await capture_memory(memories, "Deploys run on Fridays", branch="main", thread="t")
+    captured = (await memories.get(old.id)).created_at
+    await asyncio.sleep(0.02)
+    await memories.update(old.id, status="superseded")
+    updated = (await memories.get(old.id)).updated_at
+    for filter in ("", "branch:main", "thread:t"):
+        wanted = memories.filter(filter)
+        then = await memories.recall("when do deploys run", wanted, as_of=captured + 1)
+        assert [hit.record.id for hit in then.hits] == [old.id]
+        assert not then.nothing_known
+        for page in (
+            await memories.recall("when do deploys run", wanted, as_of=captured - 1),
+            await memories.recall("when do deploys run", wanted, as_of=updated + 1),
+            await memories.recall("when do deploys run", wanted),
+        ):
+            assert page.hits == []
+            assert page.nothing_known
 
 
 async def test_explanation_names_terms_synonyms_time_and_author(memories: MemoryStore) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from portico.store.database import Database
 from portico.store.sqlite_transaction import SqliteTransaction
@@ -93,6 +94,30 @@ async def test_every_index_returns_the_same_memories_as_a_full_scan(
             assert pages == everything, text
 
     await memories.read(look)
+
+
+async def test_label_conditions_match_without_reading_memories(memories: MemoryStore) -> None:
+    await filled(memories, 120)
+    now = timestamps.now_ms()
+
+    def look(tx: Transaction) -> set[str]:
+        keys = set()
+        for text in FILTERS:
+            wanted = filters.parse_filter(text, now)
+            wanted = replace(wanted, owner=None)
+            labels = filters.label_sql(wanted, "memory_seat.memory")
+            if labels is None:
+                continue
+            keys |= {condition.key for condition in wanted.conditions}
+            condition, values = filters.to_sql(wanted, CURRENT_STATUSES)
+            expected = tx.fetch_all(str, f"select id from memory where {condition} order by id", values)
+            sql = f"select memory from memory_seat where kind >= 0 and ({labels[0]}) order by memory"
+            assert tx.fetch_all(str, sql, labels[1]) == expected, text
+            # The candidates are then read without a join.
+            assert "memory." not in labels[0], text
+        return keys
+
+    assert await memories.read(look) == {"tag", "entity", "author", "thread", "source", "branch"}
 
 
 async def test_recall_finds_rare_filter_matches_among_frequent_terms(

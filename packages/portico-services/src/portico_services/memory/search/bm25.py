@@ -251,6 +251,13 @@ class MaskSums(dict[int, float]):
         return total
 
 
+class AuthorMatches(Struct, frozen=True):
+    """Authors whom the query names, and the scopes they have written in."""
+
+    authors: Collection[int]
+    scopes: Collection[int]
+
+
 class KnownPostings(Struct):
     """What previous passes of a search have read, so that a further pass reads only the rest."""
 
@@ -259,6 +266,8 @@ class KnownPostings(Struct):
     # All postings of rare terms and of rare synonyms, with weights for terms only.
     terms: dict[str, Postings] = {}
     synonyms: dict[str, list[int]] = {}
+    # Authors whom the query names, and the words that name them.
+    authors: tuple[AuthorMatches, set[str]] | None = None
 
 
 def match_terms(

@@ -7,7 +7,7 @@ query terms, and with an embedding model also the nearest neighbours of the quer
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from portico.extend import Transaction
 from portico_services.memory.search import id_allocator
-from portico_services.memory.search.bm25 import KnownPostings, TermMatches, match_terms, match_terms_in
+from portico_services.memory.search.bm25 import AuthorMatches, KnownPostings, TermMatches, match_terms, match_terms_in
 from portico_services.memory.search.embeddings import QueryEmbedding
 from portico_services.memory.search.id_allocator import MESSAGE, PERSON
 from portico_services.memory.search.query import ParsedQuery, parse_query
@@ -43,13 +43,6 @@ TRANSCRIPT = 5
 
 # A candidate for reranking: document id, memory id, author, kind, number of terms, flags.
 Candidate = tuple[int, str, int | None, int, int, int]
-
-
-class AuthorMatches(Struct, frozen=True):
-    """Authors whom the query names, and the scopes they have written in."""
-
-    authors: Collection[int]
-    scopes: Collection[int]
 
 
 class RetrievalRequest(Struct, frozen=True):
@@ -87,7 +80,9 @@ def retrieve_candidates(tx: Transaction, request: RetrievalRequest) -> Candidate
     parsed, query_embedding = parse_query(request.query, request.now), request.query_embedding
     memories = _document_count(tx, request.scopes) if request.memories is None else request.memories
     # Author names are matched before the terms: a name that selects an author is not searched for in the texts.
-    named, names = match_authors(tx, parsed, request.scopes)
+    if request.known.authors is None:
+        request.known.authors = match_authors(tx, parsed, request.scopes)
+    named, names = request.known.authors
     # A capitalized name selects its author; searching for it in the text would favour those who talk about the author.
     terms = {term: share for term, share in parsed.terms.items() if parsed.spellings[term] not in names}
     reader = CandidateReader(tx, request)

@@ -179,7 +179,7 @@ def _filter_sql(filter: MemoryFilter) -> tuple[str, dict[str, Any]]:
         and filter.until is None
     ):
         return "", {}
-    # Tags and entities have tables of their own: without a join, no wide row is read for each candidate.
+    # An index answers labels: without a join, no wide row is read for each candidate.
     return label_sql(filter, "memory_seat.memory") or to_sql(filter, CURRENT_STATUSES)
 
 

@@ -22,6 +22,8 @@ FILTER_KEYS = (
     "ns", "tag", "since", "until", "source", "project", "branch", "path", "status", "author", "thread", "domain",
     "entity",
 )  # fmt: skip
+# Columns of the table `memory` with an index of their own.
+LABEL_COLUMNS = ("author", "thread", "source", "branch")
 _KEY_ALIASES = {"namespace": "ns", "tags": "tag", "scope": "domain"}
 MAX_FILTER_CHARS = 10_000
 MAX_CONDITIONS = 100
@@ -169,20 +171,31 @@ def to_sql(filter: MemoryFilter, usual_statuses: tuple[str, ...], prefix: str = 
 
 
 def label_sql(filter: MemoryFilter, id_column: str) -> tuple[str, dict[str, Any]] | None:
-    """Return a filter that consists of tags and entities only as an SQL condition on an id, or None for any other.
+    """Return a filter that consists of labels only (tags, entities, author, thread, source, branch) as an SQL condition
+    on an id, or None for any other filter.
 
-    It reads no row of `memory`, so the caller must know that the memories are current.
+    Each condition can be answered by an index alone, so no row of `memory` is read. The caller must know that the
+    memories are current.
     """
     if filter.homes or filter.owner is not None or filter.known_at is not None:
         return None
     if filter.since is not None or filter.until is not None or not filter.conditions:
         return None
-    if any(condition.key not in ("tag", "entity") for condition in filter.conditions):
-        return None
     parts: list[str] = []
     values: dict[str, Any] = {}
     for number, condition in enumerate(filter.conditions):
-        phrase, parameters = _condition_sql(condition, f"filter_{number}", id_column)
+        name = f"filter_{number}"
+        if condition.key in ("tag", "entity"):
+            phrase, parameters = _condition_sql(condition, name, id_column)
+        elif condition.key in LABEL_COLUMNS:
+            # Not `coalesce`, which no index serves: PostgreSQL then reads the row of each candidate.
+            phrase = (
+                f"exists (select 1 from memory as labelled where labelled.id = {id_column} "
+                f"and labelled.{condition.key} in :{name})"
+            )
+            parameters = {name: list(condition.values)}
+        else:
+            return None
         parts.append(f"not ({phrase})" if condition.negated else f"({phrase})")
         values |= parameters
     return " and ".join(parts), values

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from portico.extend import Transaction
 from portico_services.memory.search import id_allocator
-from portico_services.memory.store.filters import FilterCondition, MemoryFilter
+from portico_services.memory.store.filters import LABEL_COLUMNS, FilterCondition, MemoryFilter
 from portico_services.memory.store.namespaces import CURRENT_STATUSES, SHARED_DOMAINS, STATUSES
 
 # A condition with at most this many matches is read completely; the most selective ones are tried first.
@@ -25,7 +25,6 @@ MAX_COUNTED_ROWS, MAX_PLANNED_CONDITIONS = 20_000, 10
 # Maximum number of scopes, or values of a condition, read as separate scans.
 MAX_PARALLEL_SCOPES = 200
 SCOPE_KEYS = ("ns", "domain", "project")
-_COLUMNS = ("author", "thread", "source", "branch")
 _TABLES = {"tag": ("memory_tag", "tag"), "entity": ("memory_mention", "entity")}
 
 # Statement that selects ids, and its parameters.
@@ -42,22 +41,14 @@ class OrderedScan(Struct, frozen=True):
     id: str = "memory.id"
 
 
-def selective_ids(
-    tx: Transaction, filter: MemoryFilter, statuses: Sequence[str] = CURRENT_STATUSES
-) -> list[str] | None:
+def selective_ids_by_condition(tx: Transaction, filter: MemoryFilter) -> list[str] | None:
     """Return all ids that match the most selective condition, or None if every condition has many matches.
 
-    `statuses` applies if the filter has no status condition.
+    The scopes of the filter are not considered.
     """
-    ids = selective_ids_by_condition(tx, filter)
-    return _selective_ids_of_scope(tx, filter, statuses) if ids is None else ids
-
-
-def selective_ids_by_condition(tx: Transaction, filter: MemoryFilter) -> list[str] | None:
-    """Return the same as `selective_ids`, without considering the scopes of the filter."""
     indexed = list(_index_lookups(filter))[: 2 * MAX_PLANNED_CONDITIONS]
-    # Two passes: a condition with few matches is found before a larger one is read completely.
-    for limit in (MAX_SELECTIVE_ROWS, MAX_FULL_READ_ROWS):
+    # Two passes over several conditions: one with few matches is found before a larger one is read completely.
+    for limit in (MAX_SELECTIVE_ROWS, MAX_FULL_READ_ROWS) if len(indexed) > 1 else (MAX_FULL_READ_ROWS,):
         for sql, values in indexed:
             ids = tx.fetch_all(str, f"{sql} limit {limit + 1}", values)
             if len(ids) <= limit:
@@ -73,15 +64,18 @@ def plan_scans(
 
     `many` states that `selective_ids_by_condition` has returned None already.
     """
-    ids = _selective_ids_of_scope(tx, filter, statuses) if many else selective_ids(tx, filter, statuses)
+    ids = None if many else selective_ids_by_condition(tx, filter)
+    scopes = _scopes(tx, filter, statuses) if ids is None else None
+    ids = _selective_ids_of_scope(tx, scopes) if ids is None else ids
     if ids is not None:
         return [OrderedScan(phrase="memory.id in :narrow_ids", values={"narrow_ids": ids})], filter
     options = [
-        (_estimate_rows(tx, item), item) for item in _indexable_conditions(filter) if item.key in (*_COLUMNS, *_TABLES)
+        (_estimate_rows(tx, item), item)
+        for item in _indexable_conditions(filter)
+        if item.key in (*LABEL_COLUMNS, *_TABLES)
     ]
     # Ties go to the first condition, which the user wrote first.
     cost, narrowest = min(options, key=lambda option: option[0], default=(MAX_COUNTED_ROWS, None))
-    scopes = _scopes(tx, filter, statuses)
     if scopes is not None and (narrowest is None or sum(memories for *_, memories in scopes) < cost):
         rest = [item for item in filter.conditions if item.key not in SCOPE_KEYS]
         result = [_scan_of_scope(number, *position) for number, (_, *position, _) in enumerate(scopes)]
@@ -184,7 +178,7 @@ def _index_lookups(filter: MemoryFilter) -> Iterator[_Ids]:
         if item.key in _TABLES:
             table, column = _TABLES[item.key]
             yield f"select memory from {table} where {column} in :values", {"values": list(item.values)}
-        elif item.key in _COLUMNS:
+        elif item.key in LABEL_COLUMNS:
             yield f"select id from memory where {item.key} in :values", {"values": list(item.values)}
         elif item.key == "path" and "*" not in item.values:
             yield _of_paths(item.values)
@@ -217,8 +211,7 @@ def _prefix_upper_bound(char: str) -> str:
     return chr(0xE000 if 0xD800 <= number < 0xE000 else number) if number <= 0x10FFFF else char * 100
 
 
-def _selective_ids_of_scope(tx: Transaction, filter: MemoryFilter, statuses: Sequence[str]) -> list[str] | None:
-    scopes = _scopes(tx, filter, statuses)
+def _selective_ids_of_scope(tx: Transaction, scopes: list[tuple[int, str, str, str, int]] | None) -> list[str] | None:
     if scopes is None or sum(memories for *_, memories in scopes) > MAX_FULL_READ_ROWS:
         return None
     sql = (
