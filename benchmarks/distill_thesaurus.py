@@ -29,7 +29,7 @@ from portico_services.memory.search.minilm import MiniLM
 
 HERE = Path(__file__).resolve().parent
 MODELS = HERE.parent / ".bench"
-TARGET = HERE.parent / "packages/portico/src/portico/search/synonyms.txt"
+TARGET = HERE.parent / "packages/portico/src/portico/search/thesaurus.txt"
 # So many of the nearest, if they are as near as this.
 MOST, LEAST = 8, 0.45
 # How near a name is to the first word for its kind, and to the others; and what each further kind takes off.
