@@ -26,8 +26,8 @@ from portico_services.memory.search.analyzer import (
     IS_STANDING_INSTRUCTION,
     SECOND_PERSON,
 )
-from portico_services.memory.search.bm25 import SCORE_SCALE, SECTION_BITS, MaskSums, TermMatches
-from portico_services.memory.search.candidates import TRANSCRIPT, AuthorMatches, Candidate, CandidateSet
+from portico_services.memory.search.bm25 import SCORE_SCALE, SECTION_BITS, AuthorMatches, MaskSums, TermMatches
+from portico_services.memory.search.candidates import TRANSCRIPT, Candidate, CandidateSet
 from portico_services.memory.search.id_allocator import ASSISTANT, NOTE, PERSON, USER
 from portico_services.memory.search.namespace_boost import NAMESPACE_BY_TERM
 from portico_services.memory.search.query import ParsedQuery, QueryIntent
