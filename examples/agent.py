@@ -1,6 +1,6 @@
-"""A client: what somebody who writes an agent needs to know.
+"""A client for agents: handlers, typed results, subscriptions and error handling.
 
-python examples/agent.py                          the example server beside it, in this process
+python examples/agent.py                          the server of weather.py, in this process
 python examples/agent.py http://127.0.0.1:8080/mcp
 python examples/agent.py "portico serve examples/weather.py"
 """
@@ -26,17 +26,17 @@ class Forecast:
 
 
 def answer(question: Any) -> dict[str, Any] | None:
-    """For the user. What is left out is filled in from the form's defaults; None declines."""
+    """Answer for the user. Omitted fields get the defaults of the form; None declines."""
     print(question.message)
     return {"value": "celsius"}
 
 
 def think(request: Any) -> str:
-    """For the model."""
-    return f"I was asked {len(request.messages)} thing(s)."
+    """Answer for the model."""
+    return f"Received {len(request.messages)} message(s)."
 
 
-async def look_around(target: Any) -> list[str]:
+async def list_contents(target: Any) -> list[str]:
     async with Client(target) as client:
         print(client.server_info, client.protocol_version, client.instructions)
         tools = await client.list_tools()
@@ -59,7 +59,7 @@ async def watch(target: Any, title: str) -> str:
                 print([tool.name for tool in await client.list_tools()])
             else:
                 return (await client.read_resource(change.uri))[0].text
-    return "the server will say no more"
+    return "the server ended the subscription"
 
 
 def without_asyncio(target: Any) -> Any:
@@ -67,22 +67,22 @@ def without_asyncio(target: Any) -> Any:
         return client.call_tool("forecast", {"city": "Oslo"}).data
 
 
-async def carefully(target: Any, tool: str) -> str:
+async def call_safely(target: Any, tool: str) -> str:
     try:
         async with Client(target, timeout=5) as client:
             return (await client.call_tool(tool)).text
-    except ToolError as refusal:
-        return f"the tool said no: {refusal}"
+    except ToolError as failure:
+        return f"tool error: {failure}"
     except ProtocolError as failure:
-        return f"the server said no: {failure}"
+        return f"protocol error: {failure}"
     except PorticoError as failure:
-        return f"nobody could be asked: {failure}"
+        return f"connection failed: {failure}"
 
 
 async def main(target: Any) -> None:
-    print(await look_around(target))
+    print(await list_contents(target))
     print(await ask(target))
-    print(await carefully(target, "no_such_tool"))
+    print(await call_safely(target, "no_such_tool"))
 
 
 if __name__ == "__main__":

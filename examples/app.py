@@ -1,7 +1,7 @@
-"""A tool with a page of its own (MCP Apps): hosts that show pages show it beside the result, others show the text.
+"""A tool with a user interface (MCP Apps). Hosts that support apps show the page with the result, others the text.
 
-The page asks the tool `roll_again`, which models are not shown.
-To try it: `portico dev examples/app.py`, and run `roll`.
+The page calls the tool `roll_again`, which is hidden from models.
+Try it: run `portico dev examples/app.py` and call `roll`.
 """
 
 from __future__ import annotations

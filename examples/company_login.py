@@ -1,4 +1,4 @@
-"""A server for the people of a company: they log in as they do everywhere, and what they may do is in their tokens.
+"""A server behind a company's login, with permissions from the access token.
 
 portico serve examples/company_login.py --transport http --host 0.0.0.0
 """
@@ -24,8 +24,8 @@ server = Server(
 
 
 @server.tool
-async def mine(ctx: Context) -> str:
-    """The orders of whoever asks."""
+async def list_my_orders(ctx: Context) -> str:
+    """List the caller's orders."""
     return f"orders of {ctx.principal.id} at {ctx.headers.get('x-tenant', 'acme')}"
 
 
@@ -41,23 +41,23 @@ async def is_on_duty(call: Call) -> bool:
 
 @server.tool(auth=is_on_duty)
 async def refund(number: int) -> str:
-    """Give the money back."""
-    return f"{number} is paid back"
+    """Refund an order."""
+    return f"{number} is refunded"
 
 
 KEYS = {"3f9a": "billing"}
 
 
-async def by_key(credentials: RequestCredentials) -> Principal:
-    """A verifier of one's own: from what a request shows to who that is."""
+async def verify_api_key(credentials: RequestCredentials) -> Principal:
+    """Verify an API key: a custom token verifier."""
     if credentials.token not in KEYS:
-        raise InvalidToken("there is no such key")
+        raise InvalidToken("unknown key")
     return Principal(KEYS[credentials.token], frozenset({"orders:read"}))
 
 
-def for_programs(**options: Any) -> Server:
-    """The same tools, for programs with keys."""
-    return Server("orders", auth=ResourceServer(by_key), **options)
+def create_key_server(**options: Any) -> Server:
+    """Create a server that authenticates programs by API key."""
+    return Server("orders", auth=ResourceServer(verify_api_key), **options)
 
 
 if __name__ == "__main__":

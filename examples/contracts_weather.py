@@ -1,4 +1,4 @@
-"""Tools that say what they promise: a version, hints, what goes in, what comes out, and how they fail.
+"""Tools with contracts: version, annotations, input, output and error types.
 
 portico serve examples/contracts_weather.py
 """

@@ -1,4 +1,4 @@
-"""A bookshop whose tools get what they need: dependencies."""
+"""Dependency injection, with a dependency that asks the user."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated
@@ -11,7 +11,7 @@ STOCK = {"Dune": 7, "Neuromancer": 0}
 
 
 async def stock() -> AsyncIterator[dict[str, int]]:
-    yield STOCK  # a connection, say; what follows here closes it
+    yield STOCK  # for example a connection; code after the yield closes it
 
 
 def consent(title: str, books: dict[str, int] = Depends(stock)) -> bool | Elicit[bool]:

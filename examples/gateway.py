@@ -1,4 +1,4 @@
-"""Two servers behind one endpoint: one in this process, one in a process of its own.
+"""Two servers behind one endpoint: one in this process, one in a child process.
 
 portico list tools examples/gateway.py
 portico call examples/gateway.py weather_forecast city=Oslo
@@ -15,7 +15,7 @@ notes_server = Server("notes")
 
 @notes_server.tool
 def remember(text: str) -> str:
-    """Keep a thought."""
+    """Store a note."""
     return f"remembered: {text}"
 
 

@@ -1,4 +1,4 @@
-"""A service on the names of portico.extend: kept in a database, with tools from a table, behind a middleware.
+"""A service built on portico.extend: a database, tools generated from a table, and a middleware.
 
 portico serve examples/guestbook.py
 """
@@ -24,7 +24,7 @@ class Entry(Struct):
 
 
 class Guestbook(Service):
-    """What visitors have written."""
+    """Entries written by visitors."""
 
     name = "guestbook"
 
@@ -42,12 +42,12 @@ class Guestbook(Service):
         yield from super().components()
         for name, order in ORDERS.items():
             read = partial(self._read, order)
-            about = f"The entries of the guest book, {name.replace('_', ' ')}."
+            about = f"List the entries of the guest book, {name.replace('_', ' ')}."
             yield Tool(read, name=name, description=about, annotations=ToolAnnotations(read_only_hint=True))
 
     @tool
     async def sign(self, name: str, text: str) -> str:
-        """Write into the guest book."""
+        """Sign the guest book."""
         try:
             await self._database.write(
                 lambda tx: tx.execute(
@@ -70,8 +70,8 @@ def create(tx: Transaction) -> None:
     )
 
 
-def without_links(handler: Handler) -> Handler:
-    """A middleware that refuses calls with a link in them."""
+def reject_links(handler: Handler) -> Handler:
+    """Return a middleware that rejects calls whose parameters contain a link."""
 
     async def handle(call: Call) -> Any:
         if call.method == "tools/call" and b"http" in bytes(call.params):
@@ -81,7 +81,7 @@ def without_links(handler: Handler) -> Handler:
     return handle
 
 
-server = Server("guestbook", version="1.0.0", middleware=[without_links])
+server = Server("guestbook", version="1.0.0", middleware=[reject_links])
 server.add(Guestbook(":memory:"))
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The smallest server there is.
+"""A minimal server.
 
 portico serve examples/hello.py
 """
@@ -10,7 +10,7 @@ server = Server("hello", version="1.0.0")
 
 @server.tool
 def greet(name: str) -> str:
-    """Say hello to somebody."""
+    """Greet a person by name."""
     return f"Hello, {name}!"
 
 

@@ -1,4 +1,4 @@
-"""Resources, templates, prompts, completion, and telling of changes.
+"""Resources, templates, prompts, completion and change notifications.
 
 portico serve examples/library.py
 """
@@ -29,40 +29,40 @@ FOLDER = Path(__file__).resolve().parent
 
 @server.resource("library://hours", mime_type="text/plain", title="Opening hours")
 def hours() -> str:
-    """When the library is open."""
+    """Opening hours of the library."""
     return "Monday to Friday, 9 to 17."
 
 
 @server.resource("library://books/{number}")
 def book(number: int) -> Book | None:
-    """One book."""
+    """Read one book."""
     return BOOKS.get(number)
 
 
 @server.resource("library://books/latest")
 def latest() -> Book:
-    """The book that came last."""
+    """Read the newest book."""
     return BOOKS[max(BOOKS)]
 
 
 @server.resource("library://books{?author,limit}")
 def by_author(author: str = "", limit: int = 10) -> list[Book]:
-    """The books of an author, or all."""
+    """List the books of an author, or all books."""
     return [book for book in BOOKS.values() if author in ("", book.author)][:limit]
 
 
 @server.resource("library://files/{+path}", mime_type="text/plain")
 def file(path: str) -> bytes:
-    """A file that lies beside this one, or deeper."""
-    found = (FOLDER / path).resolve()
-    if not found.is_relative_to(FOLDER):
+    """Read a file of this directory or its subdirectories."""
+    file = (FOLDER / path).resolve()
+    if not file.is_relative_to(FOLDER):
         raise FileNotFoundError(path)
-    return found.read_bytes()
+    return file.read_bytes()
 
 
 @server.tool
 def give_back(number: int) -> str:
-    """Give a book back. Whoever has subscribed to it hears of that."""
+    """Return a book, and notify the clients that subscribed to it."""
     BOOKS[number].lent = False
     server.notify_resource_updated(f"library://books/{number}")
     return f"Thank you for {BOOKS[number].title}."
@@ -70,18 +70,18 @@ def give_back(number: int) -> str:
 
 @server.prompt
 def recommend(author: str, count: int = 3, tone: Literal["plain", "warm"] = "plain") -> str:
-    """Ask for books like those of an author.
+    """Recommend books similar to those of an author.
 
     Args:
-        author: Somebody you like to read.
-        count: How many books.
+        author: An author you like.
+        count: Number of books.
     """
-    return f"Recommend {count} books to somebody who likes {author}. Be {tone}."
+    return f"Recommend {count} books to a reader who likes {author}. Be {tone}."
 
 
 @server.prompt(title="Talk about a book")
 def discuss(number: int) -> list[dict[str, Any]]:
-    """A conversation that has already begun."""
+    """Start a conversation about a book."""
     return [
         {"role": "user", "content": f"I have read {BOOKS[number].title}."},
         {"role": "assistant", "content": "What did you think of the end?"},
@@ -95,8 +95,8 @@ def authors(typed: str) -> list[str]:
 
 
 @server.completion("library://books{?author,limit}", "limit")
-def limits(typed: str, given: dict[str, str]) -> list[int]:
-    return [len([book for book in BOOKS.values() if book.author == given.get("author", book.author)])]
+def limits(typed: str, arguments: dict[str, str]) -> list[int]:
+    return [len([book for book in BOOKS.values() if book.author == arguments.get("author", book.author)])]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An application that an assistant can look into: its own objects, while they live.
+"""Inspect the live objects of a running application.
 
 portico serve examples/live_application.py
 """
@@ -11,13 +11,13 @@ from portico_services.livepython import AttachedPython, attach
 
 @dataclass
 class Order:
-    """What somebody wants."""
+    """An order of a customer."""
 
     customer: str
     items: list[str] = field(default_factory=list)
 
     def total(self) -> int:
-        """How many things."""
+        """Return the number of items."""
         return len(self.items)
 
 
@@ -28,7 +28,7 @@ server.add(AttachedPython(globals()))
 
 
 def work() -> None:
-    """In the middle of an application that does something else: serve, to this machine, and go on."""
+    """Serve to this machine while the application does other work."""
     with attach(globals()) as attachment:
         print(attachment.url, attachment.token)
 

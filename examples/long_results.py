@@ -1,4 +1,4 @@
-"""A server whose results may be long, with a budget for each."""
+"""A server with long results, limited by a token budget per tool."""
 
 from portico import Server
 from portico.extend import ResultLimits

@@ -1,4 +1,4 @@
-"""Three servers behind one gateway, and two tools in front of all of theirs.
+"""Tool search over a gateway with three servers: two tools instead of all.
 
 python examples/many_tools.py
 portico serve examples/many_tools.py --tool-search
@@ -29,7 +29,7 @@ server = Gateway(
 
 
 async def answer(question: object) -> dict[str, str]:
-    """What the forecast asks: its questions come through."""
+    """Answer the elicitation of the forecast, which the gateway forwards."""
     return {"value": "celsius"}
 
 

@@ -1,4 +1,4 @@
-"""A service: a class whose methods are tools, resources and prompts, added to a server as one.
+"""A service: a class whose methods are tools, resources and prompts.
 
 portico serve examples/notes.py
 """
@@ -39,20 +39,20 @@ class Notes(Service):
     @tool(annotations={"readOnlyHint": True})
     def find_notes(self, word: Annotated[str, "A word of the title or the text"]) -> list[Note]:
         """Find notes by a word."""
-        found = [note for note in self.notes.values() if word in note.title or word in note.text]
-        if not found:
-            raise ToolError(f"No note has the word {word!r}. There are {len(self.notes)} notes.")
-        return found
+        matches = [note for note in self.notes.values() if word in note.title or word in note.text]
+        if not matches:
+            raise ToolError(f"No note contains {word!r}; {len(self.notes)} notes were searched.")
+        return matches
 
     @resource("notes://{title}", mime_type="text/markdown")
     def note(self, title: str) -> str | None:
-        """One note as Markdown."""
+        """Read a note as Markdown."""
         note = self.notes.get(title)
         return None if note is None else f"# {note.title}\n\n{note.text}\n"
 
     @prompt
     def review(self, title: str, tone: Literal["kind", "strict"] = "kind") -> str:
-        """Ask for a review of a note."""
+        """Review a note."""
         return f"Review my note {title!r}, and be {tone}."
 
     @completion("review", "title")

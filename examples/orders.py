@@ -1,4 +1,4 @@
-"""Types are the contract: what a tool accepts, what it gives, and what a model reads when it gets it wrong.
+"""Types as the contract of a tool: arguments, result and error messages.
 
 portico serve examples/orders.py
 """
@@ -14,8 +14,8 @@ from portico import Server, ToolError
 
 server = Server("orders", version="1.0.0")
 
-Quantity = Annotated[int, Meta(ge=1, le=100, description="How many")]
-Country = Annotated[str, Meta(pattern="^[A-Z]{2}$", description="Two letters, such as NO")]
+Quantity = Annotated[int, Meta(ge=1, le=100, description="Number of items")]
+Country = Annotated[str, Meta(pattern="^[A-Z]{2}$", description="ISO 3166 code of two letters, such as NO")]
 
 
 class Delivery(Enum):
@@ -25,7 +25,7 @@ class Delivery(Enum):
 
 @dataclass
 class Address:
-    """Where it goes."""
+    """Delivery address."""
 
     street: str
     city: str
@@ -56,26 +56,26 @@ async def place_order(
     delivery: Delivery = Delivery.POST,
     by: date | None = None,
 ) -> Receipt:
-    """Order something from the shop.
+    """Place an order.
 
-    The price is that of the day on which the order is placed.
+    The price of the day applies.
 
     Args:
-        product: The name of the product, as in the catalogue.
-        by: The day on which it has to arrive.
+        product: Name of the product in the catalogue.
+        by: Latest delivery date.
     """
     if product not in PRICES:
-        raise ToolError(f"There is no product {product!r}. There is: {', '.join(PRICES)}.")
+        raise ToolError(f"Unknown product {product!r}: expected one of {', '.join(PRICES)}.")
     receipts.append(Receipt(len(receipts) + 1, quantity * PRICES[product]))
     return receipts[-1]
 
 
-@server.tool(name="catalogue.prices", description="What everything costs.", run_in_thread=False)
+@server.tool(name="catalogue.prices", description="List the price of every product.", run_in_thread=False)
 def prices() -> dict[str, float]:
     return PRICES
 
 
-# A schema of somebody else's: passed on as it is, and the function takes all arguments as one dict.
+# An explicit schema: listed unchanged, and the function receives all arguments as one dict.
 EITHER: dict[str, Any] = {
     "type": "object",
     "properties": {"number": {"type": "integer"}, "email": {"type": "string"}},
@@ -86,8 +86,8 @@ EITHER: dict[str, Any] = {
 
 @server.tool(input_schema=EITHER)
 async def find_order(arguments: dict[str, Any]) -> str:
-    """Find an order, by its number or by who placed it."""
-    return f"Nothing was found by {next(iter(arguments))}."
+    """Find an order by its number or the customer's email."""
+    return f"No order with this {next(iter(arguments))}."
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Progress, logging and cancellation; and where bodies run.
+"""Progress, logging, cancellation and threads.
 
 portico serve examples/progress.py
 """
@@ -13,7 +13,7 @@ server = Server("progress", version="1.0.0")
 
 @server.tool
 async def count(to: int, ctx: Context, pause: float = 0.1) -> str:
-    """Count, and tell how far. Cancelling the call stops it at once."""
+    """Count and report progress. Cancelling the call stops it immediately."""
     for number in range(1, to + 1):
         await ctx.report_progress(number, to, f"at {number}")
         await asyncio.sleep(pause)
@@ -23,18 +23,18 @@ async def count(to: int, ctx: Context, pause: float = 0.1) -> str:
 
 @server.tool(timeout=30)
 def grind(seconds: float, ctx: Context) -> str:
-    """Work that blocks. It is in a thread, so everything else goes on; it looks whether anybody still waits."""
+    """Do blocking work in a thread, and stop if the call was cancelled."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if ctx.is_cancelled:
-            return "nobody waits any more"
+            return "cancelled"
         time.sleep(0.05)
     return "done"
 
 
 @server.tool(run_in_thread=False)
 def add(a: int, b: int) -> int:
-    """Add two numbers, right on the loop: quicker than finding a thread for it."""
+    """Add two numbers on the event loop, which is faster than in a thread."""
     return a + b
 
 

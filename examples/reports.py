@@ -1,7 +1,7 @@
-"""Work that takes longer than a call: a task, which survives the end of its process.
+"""Tasks: work that takes longer than a call and survives a restart of the server.
 
 portico serve examples/reports.py --transport http --store reports.db
-portico worker examples/reports.py --store reports.db                    workers alone, in as many processes as you like
+portico worker examples/reports.py --store reports.db                    workers in separate processes
 """
 
 import asyncio
@@ -18,8 +18,8 @@ async def make_report(ctx: Context, topic: str, chapters: int = 3) -> str:
     """Write a report, chapter by chapter.
 
     Args:
-        topic: What it is about.
-        chapters: How many there are.
+        topic: Subject of the report.
+        chapters: Number of chapters.
     """
     written = []
     for number in range(1, chapters + 1):
@@ -36,28 +36,28 @@ async def write(topic: str, number: int) -> str:
 
 @server.tool(task=TaskConfig(mode="required", max_retries=3, retry_delay=1.0, max_concurrency=2, priority=5, ttl=3600))
 async def send_report(topic: str, ctx: Context) -> str:
-    """Send a report to everybody, after somebody has said yes."""
-    sure = await ctx.elicit(f"Send the report about {topic} to everybody?", bool)
-    if not sure.data:
-        raise ToolError("Nobody wanted it sent.")
+    """Send a report to all subscribers after the user confirmed it."""
+    confirmation = await ctx.elicit(f"Send the report about {topic} to all subscribers?", bool)
+    if not confirmation.data:
+        raise ToolError("The user did not confirm the report.")
     await ctx.step("send", lambda: SENT.append(topic))
     return "sent"
 
 
 @server.tool(task=TaskConfig(detachable=True))
 async def order_report(ctx: Context) -> str:
-    """Ask what is wanted while somebody is there, and write it when they have gone."""
+    """Ask for the topic during the call, then write the report as a task."""
     topic = await ctx.elicit("What should it be about?", str)
     await ctx.continue_as_task()
     return await ctx.step("write", lambda: write(topic.data, 1))
 
 
-async def come_back_later(target: object) -> str:
+async def reconnect_to_task(target: object) -> str:
     async with Client(target) as client:
         task = await client.start_task("make_report", {"topic": "bees", "chapters": 2})
-        number = task.id
+        task_id = task.id
     async with Client(target) as client:
-        task = client.task(number, "make_report")
+        task = client.task(task_id, "make_report")
         while await task.refresh() == "working":
             print(task.message)
             await asyncio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""What a tool can return, and what becomes of it.
+"""Return values of tools, and the content blocks that they become.
 
 portico serve examples/results.py
 """
@@ -22,13 +22,13 @@ class Point:
 
 @server.tool
 async def word() -> str:
-    """A text is said as it is."""
+    """Return text unchanged."""
     return "a word"
 
 
 @server.tool
 async def point() -> Point:
-    """An object: as JSON in a text, and as structured content."""
+    """Return an object: JSON text and structured content."""
     return Point(1, 2)
 
 
@@ -40,24 +40,24 @@ async def primes() -> list[int]:
 
 @server.tool
 async def nothing() -> None:
-    """No content at all."""
+    """Return no content."""
 
 
 @server.tool
 def report() -> list[str | Image | File]:
-    """Several blocks: text, an image, a file."""
+    """Return several blocks: text, an image and a file."""
     return ["The figures of May:", Image(data=PNG, format="png"), File(data=b"1;2\n", mime_type="text/csv")]
 
 
 @server.tool
 def where() -> ResourceLink:
-    """A link to a resource, instead of the resource."""
+    """Return a link to a resource."""
     return ResourceLink(uri="results://may", name="may", title="The figures of May")
 
 
 @server.tool
 def measured() -> ToolResult:
-    """A result said in full: one thing for the model, another for programs, a third for the host."""
+    """Return a full result: text for the model, data for programs, metadata for the host."""
     return ToolResult(
         content="It took 12 ms.",
         structured={"milliseconds": 12},

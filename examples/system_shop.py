@@ -1,4 +1,4 @@
-"""The system service for one application: its log, its folder, a registry that may be written, and real names.
+"""The system service for one application: its log, its directory, a writable registry, without pseudonyms.
 
 portico serve examples/system_shop.py
 """
@@ -18,7 +18,7 @@ LINES = """\
 2026-03-01T09:20:44Z shop7 stock[311]: 3 scarves left
 """
 
-# A real application has its folder already.
+# A real application has a directory already.
 shop = Path(mkdtemp(prefix="shop-")).resolve()
 atexit.register(shutil.rmtree, shop, ignore_errors=True)
 (shop / "shop.log").write_text(LINES)

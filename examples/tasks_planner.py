@@ -1,4 +1,4 @@
-"""A server to plan with: work items in a file or in PostgreSQL, for any number of assistants.
+"""A planning server: work items in SQLite or PostgreSQL, shared by any number of assistants.
 
 portico serve examples/tasks_planner.py
 """
@@ -8,7 +8,9 @@ import os
 from portico import Server
 from portico_services.workitems import Tasks
 
-server = Server("planner", version="1.0.0", instructions="Plan with tasks. Take what is next, and say what came of it.")
+server = Server(
+    "planner", version="1.0.0", instructions="Plan with tasks. Claim the next task, and complete it with its result."
+)
 server.add(Tasks(os.environ.get("PLANNER", ":memory:")))
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A worker: takes one task after the other until there is nothing to do. Start as many as you like on one store.
+"""A worker: claims and completes tasks until none is left. Any number of workers can share a store.
 
 python examples/tasks_worker.py "portico serve examples/tasks_planner.py" ann
 """
@@ -10,17 +10,17 @@ from portico import Client
 
 
 async def work(target, name):
-    """Do what there is to do; the ids of what was done."""
-    done = []
+    """Complete all available tasks and return their ids."""
+    completed = []
     async with Client(target) as client:
         while True:
             answer = (await client.call_tool("next_task", {"worker": name, "lease": 600})).structured
             if not answer["found"]:
-                return done
+                return completed
             task = answer["task"]
-            result = f"{name} has looked after: {task['description']}"
+            result = f"{name} has done: {task['description']}"
             await client.call_tool("complete_task", {"id": task["id"], "result": result, "worker": name})
-            done.append(task["id"])
+            completed.append(task["id"])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How to test a server with the fixtures of the plugin of pytest. This file is part of our own tests, too."""
+"""Test a server with the fixtures of the pytest plugin."""
 
 from typing import Any
 
@@ -19,11 +19,11 @@ def portico_client_options() -> dict[str, Any]:
 
 
 @pytest.mark.protocol_version("2025-06-18", "2025-11-25", "2026-07-28")
-async def test_the_unit_is_asked_for(portico_client: Client, portico_transcript: Any) -> None:
+async def test_user_chooses_the_unit(portico_client: Client, portico_transcript: Any) -> None:
     result = await portico_client.call_tool("forecast", {"city": "Oslo"})
     assert result.data["unit"] == "fahrenheit"
     assert portico_transcript.params_of("tools/call")[0]["arguments"] == {"city": "Oslo"}
 
 
-async def test_the_promises_are_the_same(portico_contract: Any) -> None:
+async def test_contract_is_unchanged(portico_contract: Any) -> None:
     await portico_contract.check()

@@ -1,4 +1,4 @@
-"""Questions in the middle of a body: to the user, to the client's model, about the user's folders.
+"""Requests to the client during a call: elicitation, sampling, roots.
 
 portico serve examples/travel.py
 """
@@ -39,41 +39,41 @@ async def book(destination: str, ctx: Context) -> str:
 
 @server.tool
 async def plan(destination: str, ctx: Context) -> str:
-    """Plan a journey, from what the user and the client's model say."""
-    who, idea = await asyncio.gather(
+    """Plan a journey with the answers of the user and the client's model."""
+    traveller, idea = await asyncio.gather(
         ctx.elicit("Who travels?", Traveller),
         ctx.sample(f"One thing to see in {destination}, in three words.", max_tokens=30),
     )
-    name = who.data.name if who.data else "Somebody"
+    name = traveller.data.name if traveller.data else "The traveller"
     return f"{name} sees this in {destination}: {idea.text}"
 
 
 @server.tool
 async def summarise(text: str, ctx: Context) -> str:
-    """Shorten a text: with the client's model where there is one, by cutting it where there is none."""
+    """Summarise a text with the client's model, or truncate it if the client has none."""
     if ctx.client_capabilities.sampling is None:
         return text[:40]
-    said = await ctx.sample(text, system_prompt="Summarise in one sentence.", model_preferences="small")
-    return said.text
+    summary = await ctx.sample(text, system_prompt="Summarise in one sentence.", model_preferences="small")
+    return summary.text
 
 
 @server.tool
 async def itineraries(ctx: Context) -> str:
-    """The folders in which the user may keep itineraries."""
+    """List the user's folders."""
     roots = await ctx.list_roots()
-    return ", ".join(root.name or root.uri for root in roots) or "The user works in no folder."
+    return ", ".join(root.name or root.uri for root in roots) or "The client has no roots."
 
 
 @server.tool
 async def connect_account(ctx: Context) -> str:
-    """Connect an account. What the user types on that page passes neither the client nor the model."""
+    """Connect an account. Neither the client nor the model sees the data entered on that page."""
     answer = await ctx.elicit_url("Sign in with the airline", "https://airline.example/connect")
-    return "Go on when you are back." if answer.action == "accept" else "Then without an account."
+    return "Continue after the login." if answer.action == "accept" else "No account was connected."
 
 
 @server.tool
 async def about_me(ctx: Context) -> dict[str, str | None]:
-    """What a body knows of the call it answers."""
+    """Return information about the current call."""
     return {
         "revision": ctx.protocol_version,
         "client": ctx.client_info.name if ctx.client_info else None,
@@ -84,16 +84,16 @@ async def about_me(ctx: Context) -> dict[str, str | None]:
 
 @server.resource("travel://rules")
 def rules() -> str:
-    """The rules of the house."""
+    """Read the rules of the house."""
     return "One bag each."
 
 
 @server.tool
 async def brief(destination: str, ctx: Context) -> str:
-    """Everything to know before leaving, from what else this server has."""
-    [said] = await ctx.read_resource("travel://rules")
+    """Return a briefing from other components of this server."""
+    [rules] = await ctx.read_resource("travel://rules")
     summary = await ctx.call_tool("summarise", {"text": f"A journey to {destination}."})
-    return f"{summary.content[0].text} {said.text}"
+    return f"{summary.content[0].text} {rules.text}"
 
 
 if __name__ == "__main__":

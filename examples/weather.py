@@ -1,4 +1,4 @@
-"""A tool that asks its user something in the middle, on every revision that has a way to ask.
+"""A tool that asks the user a question, on every protocol version with elicitation.
 
 portico serve examples/weather.py
 """

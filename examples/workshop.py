@@ -1,4 +1,4 @@
-"""Services: a class with a lifespan, an instance that functions join, and what comes and goes at run time.
+"""Services: a class with a lifespan, a service built with decorators, and registration at run time.
 
 portico serve examples/workshop.py
 """
@@ -11,7 +11,7 @@ from portico import Server, Service, tool
 
 
 class Parts(Service):
-    """A bundle with something to open and close."""
+    """A service with a lifespan."""
 
     name = "parts"
     database: Connection
@@ -27,13 +27,13 @@ class Parts(Service):
 
     @tool
     def add_part(self, name: str) -> str:
-        """Put a part on the shelf."""
+        """Add a part."""
         self.database.execute("insert into parts values (?)", (name,))
-        return f"There is now a {name}."
+        return f"Added {name}."
 
     @tool(annotations={"readOnlyHint": True})
     def count_parts(self) -> int:
-        """How many parts there are."""
+        """Return the number of parts."""
         [count] = self.database.execute("select count(*) from parts").fetchone()
         return count
 
@@ -60,12 +60,12 @@ server.add(Parts())
 
 @server.tool(run_in_thread=False)
 def plug_in(machine: bool) -> str:
-    """Plug the drill in, or pull the plug: its tools come and go."""
+    """Plug the drill in or out, which adds or removes its tools."""
     if machine:
         server.add(drilling)
-        return "You can drill now."
+        return "The drill is available."
     server.remove("drilling")
-    return "You can no longer drill."
+    return "The drill is not available."
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def test_agent_receives_responses(target: list[str]) -> None:
     assert done.returncode == 0, done.stderr
     assert "['forecast']" in done.stdout
     assert "Forecast(city='Rome', summary='3 days of sun', unit='celsius')" in done.stdout
-    assert "the server said no: Unknown tool: no_such_tool" in done.stdout
+    assert "protocol error: Unknown tool: no_such_tool" in done.stdout
 
 
 async def test_agent_example_works_without_asyncio_and_watches_notes() -> None:
@@ -82,7 +82,7 @@ async def test_agent_example_works_without_asyncio_and_watches_notes() -> None:
         "summary": "3 days of sun",
         "unit": "celsius",
     }
-    assert "nobody could be asked" in await agent.carefully("http://127.0.0.1:9/mcp", "any")
+    assert "connection failed" in await agent.call_safely("http://127.0.0.1:9/mcp", "any")
     watching = asyncio.create_task(agent.watch(notes.server, "milk"))
     async with asyncio.timeout(10), Client(notes.server) as client:
         await client.call_tool("write_note", {"note": {"title": "milk", "text": "two bottles"}})
@@ -92,13 +92,13 @@ async def test_agent_example_works_without_asyncio_and_watches_notes() -> None:
     assert "two bottles" in await watching
 
 
-def test_every_way_to_log_in_can_be_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_authentication_example_creates_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EXAMPLE_TOKEN", "t")
     monkeypatch.setenv("EXAMPLE_SECRET", "s")
-    module = load("logged_in")
-    for way in module.WAYS:
-        way()
-    module.as_a_workload("ey")
+    module = load("client_auth")
+    for create_client in module.EXAMPLES:
+        create_client()
+    module.with_workload_identity("ey")
 
 
 def load(name: str) -> ModuleType:

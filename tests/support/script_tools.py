@@ -38,7 +38,7 @@ class ToolShop:
     def _offer(self, server: Server) -> None:
         @server.tool(annotations=READS)
         async def price(item: str) -> int:
-            """What something costs."""
+            """Return the price of an item."""
             self.running += 1
             self.most_running = max(self.most_running, self.running)
             try:

@@ -43,7 +43,7 @@ def server() -> Server:
 
     @server.tool(annotations=READS)
     def price(item: str) -> int:
-        """What something costs."""
+        """Return the price of an item."""
         return len(item)
 
     @server.tool(annotations=READS)

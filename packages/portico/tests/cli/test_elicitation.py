@@ -253,7 +253,7 @@ def test_a_prompt_is_one_line_of_json_for_each_message(portico: Portico) -> None
     messages = lines(portico("prompt", "examples/library.py", "discuss", "number=1"))
     assert [message["role"] for message in messages] == ["user", "assistant"]
     done = portico("prompt", "examples/library.py", "recommend", "author=Ibsen", "--format", "table")
-    assert done.stdout == "user:\nRecommend 3 books to somebody who likes Ibsen. Be plain.\n"
+    assert done.stdout == "user:\nRecommend 3 books to a reader who likes Ibsen. Be plain.\n"
 
 
 # What is said aside

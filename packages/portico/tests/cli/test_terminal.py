@@ -215,7 +215,7 @@ def test_a_form_can_be_declined_and_left(terminal: Open, answer: str, action: st
 
 
 @pytest.mark.requirement("elicitation.consent")
-@pytest.mark.parametrize("answer, said", [("y\n", "Go on when you are back."), ("\n", "Then without an account.")])
+@pytest.mark.parametrize("answer, said", [("y\n", "Continue after the login."), ("\n", "No account was connected.")])
 def test_a_page_is_shown_with_its_host_before_anybody_agrees(terminal: Open, answer: str, said: str) -> None:
     seen = terminal("call", "examples/travel.py", "connect_account")
     seen.wait_for("travel asks: Sign in with the airline\n")
@@ -325,4 +325,4 @@ def test_questions_can_be_answered_while_the_result_goes_elsewhere(terminal: Ope
     seen.wait_for("[y/N] ")
     seen.type("y\n")
     assert seen.end() == 0
-    assert json.loads((tmp_path / "out").read_text())["content"][0]["text"] == "Go on when you are back."
+    assert json.loads((tmp_path / "out").read_text())["content"][0]["text"] == "Continue after the login."

@@ -64,7 +64,7 @@ def weather() -> Server:
 
     @server.tool
     async def forecast(city: str, days: int = 3) -> str:
-        """What the weather will be like."""
+        """Forecast the weather of a city."""
         return f"{city} {days}"
 
     return server

@@ -1,15 +1,15 @@
-"""One server, every way to serve it.
+"""One server on every transport.
 
-portico serve examples/served.py
-portico serve examples/served.py --transport http
-uvicorn --app-dir examples served:app
+portico serve examples/serving.py
+portico serve examples/serving.py --transport http
+uvicorn --app-dir examples serving:app
 """
 
 import sys
 
 from portico import Server
 
-server = Server("served", version="1.0.0")
+server = Server("serving", version="1.0.0")
 
 
 @server.tool
@@ -22,14 +22,14 @@ app = server.http_app()
 
 
 def main() -> None:
-    """`python examples/served.py http` serves over HTTP, without the word on stdio."""
+    """`python examples/serving.py http` serves over HTTP; without the argument it serves on stdio."""
     if "http" in sys.argv:
         server.run("http", host="127.0.0.1", port=8080)
     server.run()
 
 
-def together() -> object:
-    """The same server as a part of a FastAPI application."""
+def mount_in_fastapi() -> object:
+    """Mount the server in a FastAPI application."""
     from fastapi import FastAPI
 
     tools = server.http_app()

@@ -1,7 +1,7 @@
-"""A shop whose prices a script adds up: fifty calls are one.
+"""Code mode: a script calls tools, so many calls cost one round trip of the model.
 
-portico serve examples/scripted.py --code-mode
-python examples/scripted.py try
+portico serve examples/code_mode.py --code-mode
+python examples/code_mode.py try
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ server = Server("shop", version="1.0.0")
 
 @server.tool(annotations={"readOnlyHint": True})
 def price(item: str) -> int:
-    """What something costs."""
+    """Return the price of an item."""
     return len(item)
 
 
 async def main() -> None:
     async with Client(CodeModeServer(server)) as client:
-        code = "from tools import price\nsum(await asyncio.gather(*[price(one) for one in data]))"
-        said = await client.call_tool("run", {"code": code, "data": ["pen", "ink"]})
-        print(said.structured)  # {'calls': 2, 'value': 6}
+        code = "from tools import price\nsum(await asyncio.gather(*[price(item) for item in data]))"
+        result = await client.call_tool("run", {"code": code, "data": ["pen", "ink"]})
+        print(result.structured)  # {'calls': 2, 'value': 6}
 
 
 if __name__ == "__main__":

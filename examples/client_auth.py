@@ -1,4 +1,4 @@
-"""Servers that want to know who is asking: the ways to tell them."""
+"""Ways for a client to authenticate."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from portico.auth import (
 URL = "https://example.com/mcp"
 
 
-def with_a_token() -> Client:
+def with_token() -> Client:
     return Client(URL, auth=os.environ["EXAMPLE_TOKEN"])
 
 
-def at_a_browser() -> Client:
+def with_browser_login() -> Client:
     return Client(URL, auth="oauth")
 
 
-def as_a_registered_client() -> Client:
+def with_registered_client() -> Client:
     registered = ClientRegistration(client_id="my-agent", client_secret=os.environ["EXAMPLE_SECRET"])
     return Client(URL, auth=AuthorizationCode("http://127.0.0.1:8976/callback", client=registered))
 
 
-def on_its_own_behalf() -> Client:
+def with_client_credentials() -> Client:
     registered = ClientRegistration(client_id="my-agent", client_secret=os.environ["EXAMPLE_SECRET"])
     return Client(URL, auth=ClientCredentials(registered))
 
 
-def as_a_workload(token: str) -> Client:
+def with_workload_identity(token: str) -> Client:
     return Client(URL, auth=WorkloadIdentity(token))
 
 
-def with_everything_said() -> Client:
+def with_all_options() -> Client:
     oauth = OAuth(
         URL,
         AuthorizationCode("http://127.0.0.1:8976/callback", metadata={"client_name": "My agent"}),
@@ -53,4 +53,4 @@ def with_everything_said() -> Client:
     return Client(URL, auth=oauth)
 
 
-WAYS = [with_a_token, at_a_browser, as_a_registered_client, on_its_own_behalf, with_everything_said]
+EXAMPLES = [with_token, with_browser_login, with_registered_client, with_client_credentials, with_all_options]

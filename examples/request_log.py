@@ -1,11 +1,11 @@
-"""A server that logs one line for each request, also when it is run as a program: `python examples/watched.py`."""
+"""A server that logs a line for each request when run with `python examples/request_log.py`."""
 
 import logging
 
 from portico import Server
 from portico.extend import enable_request_log
 
-server = Server("watched")
+server = Server("request-log")
 
 
 @server.tool
@@ -16,5 +16,5 @@ async def add(a: int, b: int) -> int:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
-    enable_request_log()  # before the server is run
+    enable_request_log()  # before server.run()
     server.run()

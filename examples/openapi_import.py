@@ -1,4 +1,4 @@
-"""An API with an OpenAPI document as an MCP server. Nothing is asked of it before a tool is called.
+"""An MCP server from an OpenAPI document. The API receives no request until a tool is called.
 
 Needs portico[openapi].
 """

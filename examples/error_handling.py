@@ -1,6 +1,6 @@
-"""Who is told what, when something goes wrong.
+"""Error handling: tool errors for the model, unexpected exceptions for the log.
 
-portico serve examples/refusals.py
+portico serve examples/error_handling.py
 """
 
 from typing import Annotated
@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from portico import Server, ToolError, ToolResult
 
-server = Server("refusals", version="1.0.0")
+server = Server("restaurant", version="1.0.0")
 
 ROOMS = {"blue": 4, "green": 8}
 
@@ -18,28 +18,28 @@ ROOMS = {"blue": 4, "green": 8}
 def reserve_room(room: str, guests: Annotated[int, Meta(ge=1)]) -> str:
     """Reserve a room for an evening."""
     if room not in ROOMS:
-        raise ToolError(f"There is no room {room!r}. There is: {', '.join(ROOMS)}.")
+        raise ToolError(f"Unknown room {room!r}: expected one of {', '.join(ROOMS)}.")
     if guests > ROOMS[room]:
-        raise ToolError(f"The {room} room has {ROOMS[room]} seats, and {guests} guests were given.")
+        raise ToolError(f"The {room} room has {ROOMS[room]} seats, got {guests} guests.")
     return f"The {room} room is yours."
 
 
 @server.tool
 def count_guests() -> int:
-    """Fail, in a way that its author did not foresee."""
+    """Raise an unexpected exception."""
     with open("guests-of-tonight.txt") as file:
         return len(file.readlines())
 
 
 @server.tool
 def check_menu() -> ToolResult:
-    """Fail, and still say something for the host."""
+    """Return an error with metadata for the host."""
     return ToolResult(content="The menu is not printed yet.", is_error=True, meta={"example.com/retry": 60})
 
 
-@server.resource("refusals://rooms/{room}")
+@server.resource("restaurant://rooms/{room}")
 def seats(room: str) -> int | None:
-    """How many seats a room has. None means that there is no such resource."""
+    """Read the number of seats of a room. None reports an unknown resource."""
     return ROOMS.get(room)
 
 

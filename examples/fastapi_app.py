@@ -1,4 +1,4 @@
-"""A FastAPI application as an MCP server: each of its operations is a tool, called in this process.
+"""A FastAPI application as an MCP server: each operation is a tool, called in this process.
 
 Needs fastapi and portico[openapi].
 """
@@ -22,7 +22,7 @@ ORDERS: dict[int, Order] = {1: Order(customer="Ada", items=["ink"])}
 
 @app.get("/orders/{number}", tags=["orders"])
 def read_order(number: int) -> Order:
-    """What was ordered, and by whom."""
+    """Read an order."""
     if number not in ORDERS:
         raise HTTPException(404, f"There is no order {number}.")
     return ORDERS[number]
@@ -30,7 +30,7 @@ def read_order(number: int) -> Order:
 
 @app.post("/orders", tags=["orders"])
 def place_order(order: Order) -> dict[str, int]:
-    """Place an order; gives its number."""
+    """Place an order and return its number."""
     ORDERS[len(ORDERS) + 1] = order
     return {"number": len(ORDERS)}
 

@@ -1,6 +1,6 @@
-"""Servers in servers, and a middleware around all of it.
+"""Mounted servers, with one middleware for all of them.
 
-portico serve examples/together.py
+portico serve examples/mounting.py
 """
 
 import logging
@@ -10,7 +10,7 @@ from typing import Any
 from portico import Server
 from portico.extend import Call, Handler
 
-log = logging.getLogger("together")
+log = logging.getLogger("mounting")
 
 numbers = Server("numbers", version="1.0.0")
 words = Server("words", version="1.0.0")
@@ -18,30 +18,30 @@ words = Server("words", version="1.0.0")
 
 @numbers.tool(run_in_thread=False)
 def double(number: float) -> float:
-    """Twice a number."""
+    """Double a number."""
     return 2 * number
 
 
 @words.tool(run_in_thread=False)
 def shout(text: str) -> str:
-    """The same, louder."""
+    """Convert text to upper case."""
     return text.upper()
 
 
-def timed(handler: Handler) -> Handler:
-    """A middleware: a function from Handler to Handler."""
+def log_duration(handler: Handler) -> Handler:
+    """Return a middleware that logs the duration of each call."""
 
     async def handle(call: Call) -> Any:
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         try:
             return await handler(call)
         finally:
-            log.info("%s took %.1f ms", call.method, 1000 * (time.perf_counter() - began))
+            log.info("%s took %.1f ms", call.method, 1000 * (time.perf_counter() - started_at))
 
     return handle
 
 
-server = Server("together", version="1.0.0", middleware=[timed])
+server = Server("mounting", version="1.0.0", middleware=[log_duration])
 server.mount(numbers, namespace="numbers")
 server.mount(words, namespace="words")
 

@@ -1,4 +1,4 @@
-"""A server whose tools are not for everybody: see access.toml beside it."""
+"""A server with access rules, which are in access.toml."""
 
 from pathlib import Path
 
@@ -11,20 +11,20 @@ ORDERS = {"A-17": "a lamp", "A-18": "two chairs"}
 
 @server.tool
 def find_order(order: str) -> str:
-    """What an order is for."""
-    return ORDERS.get(order, "There is no such order.")
+    """Find an order by its number."""
+    return ORDERS.get(order, "Unknown order.")
 
 
 @server.tool
 def refund(order: str) -> str:
-    """Pay an order back."""
-    return f"The order {order} was paid back."
+    """Refund an order."""
+    return f"Order {order} was refunded."
 
 
 @server.tool
 def delete_order(order: str) -> str:
-    """Forget an order."""
-    return f"The order {order} is forgotten." if ORDERS.pop(order, None) else "There is no such order."
+    """Delete an order."""
+    return f"Order {order} was deleted." if ORDERS.pop(order, None) else "Unknown order."
 
 
 configure_access(server, Path(__file__).with_name("access.toml"))
