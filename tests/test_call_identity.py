@@ -1,4 +1,4 @@
-"""A Call without a principal and without an address is one of the local user, who has every right.
+"""A Call without principal and address belongs to the local user, who has all permissions.
 
 So whoever makes a Call for somebody else passes on both: the principal alone would turn an anonymous client of the
 network into the local user.

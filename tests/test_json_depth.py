@@ -1,4 +1,4 @@
-"""Foreign JSON is read up to a fixed depth, so that no later walk of it can exhaust the stack."""
+"""Foreign JSON is limited in depth, so that recursion over it cannot overflow the stack."""
 
 from __future__ import annotations
 

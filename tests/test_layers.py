@@ -1,4 +1,4 @@
-"""Imports point down, and siblings do not know each other: docs/explanation/architecture.md, held."""
+"""Imports point downwards, as docs/explanation/architecture.md states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A package imports only the packages that its pyproject.toml depends on, not even late by the name of a module."""
+"""A package imports only its declared dependencies, also by name at run time."""
 
 from __future__ import annotations
 

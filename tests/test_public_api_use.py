@@ -1,4 +1,4 @@
-"""What is built on Portico enters by the public door: our services and our examples too."""
+"""Built-in services and examples use only the public API."""
 
 from __future__ import annotations
 

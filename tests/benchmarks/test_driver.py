@@ -1,4 +1,4 @@
-"""The benchmark's harness, measured against servers of a few lines: no peer is needed, and none is installed."""
+"""The benchmark harness, with minimal servers instead of peers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP half of the benchmark, without a peer and without wrk: what is pure, and a server of a few lines."""
+"""The HTTP benchmark without peers and wrk: pure functions and a minimal server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of the services, with tiny sizes: what is printed, what is judged, and what becomes of an absent peer."""
+"""The service tables with small sizes: output, goals and missing peers."""
 
 from __future__ import annotations
 

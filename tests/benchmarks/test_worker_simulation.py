@@ -1,4 +1,4 @@
-"""The simulation of many workers: what must come out of it whatever things cost."""
+"""The worker simulation: invariants of its results."""
 
 from __future__ import annotations
 

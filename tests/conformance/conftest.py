@@ -1,4 +1,4 @@
-"""The runner's modules find each other as scripts do, by the folder they are in; node.py is one above."""
+"""Import paths of the conformance runner, which is also a script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A green line can mean that nothing was looked at: the runner must tell. No Node is needed here."""
+"""The runner reports runs that checked nothing. No Node is needed here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sizes, functions and cycles that docs/explanation/architecture.md names are those of the code."""
+"""Sizes, functions and cycles stated in docs/explanation/architecture.md match the code."""
 
 from __future__ import annotations
 

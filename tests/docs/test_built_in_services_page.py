@@ -1,4 +1,4 @@
-"""The sessions on the page of the built-in services, run at a terminal as they are printed."""
+"""The sessions on the page of the built-in services are run as printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/reference/command-line.md: its samples are run at a terminal, and its tables name all there is."""
+"""docs/reference/command-line.md: its samples are run, and its tables are complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""If a doc can be wrong, a test reads it."""
+"""Documentation: links, sizes, code blocks and tables."""
 
 from __future__ import annotations
 

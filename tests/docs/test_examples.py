@@ -1,4 +1,4 @@
-"""Each example runs alone: as a file, and through `portico serve`."""
+"""Every example runs as a file and with `portico serve`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the guide quotes is what the examples say: every sample is run, every table is held against the code.
+"""Samples of the guide are executed, and its tables compared with the code.
 
 A sample is a block of ```text or ```json behind a comment that says how to get it:
 

@@ -1,4 +1,4 @@
-"""The curl transcripts and configuration blocks in the guide, run as they are printed."""
+"""The curl transcripts and configuration blocks of the guide are executed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The walks in docs/explanation/architecture.md are the real ones, and no longer than they may be."""
+"""The request paths in docs/explanation/architecture.md match profiles and stay within their limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workflows of the forge: valid, pinned, with few permissions, and made of make targets."""
+"""The CI workflows: valid, pinned, minimal permissions, made of make targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other people's clients, unmodified, over stdio and HTTP, against a server of ours in a child process.
+"""Clients of other projects, unmodified, over stdio and HTTP, with a server in a child process.
 
 The tests speak to a Peer, which says the same things with either client. The official client speaks every revision:
 it negotiates the two newest by itself, and its session takes the result of an older handshake. FastMCP's client

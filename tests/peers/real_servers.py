@@ -1,5 +1,5 @@
-"""Servers that people use, from npm and PyPI, all of them behind one gateway: listed, and one tool of each called, from
-a client of 2026-07-28 and from one of 2025-11-25. Prints a table.
+"""Published servers from npm and PyPI behind one gateway: list them and call one tool of each, with clients of 2026-07-28
+and 2025-11-25. Prints a table.
 
     make real-servers                                    (or: python tests/peers/real_servers.py [NAME…])
 

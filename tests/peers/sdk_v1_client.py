@@ -1,4 +1,4 @@
-"""Ten connections of the official client of the first generation: `python sdk_v1_client.py URL` prints what they saw.
+"""Ten connections of the MCP SDK 1.x client: `python sdk_v1_client.py URL` prints their observations.
 
 It runs in an environment of its own (mcp_sdk_v1.py), which has nothing of ours.
 """

@@ -1,4 +1,4 @@
-"""What examples/everything.py has no reason to have: bodies that wait, block, crash and print, and short pages."""
+"""Additions to examples/everything.py: tools that wait, block, crash and print, and short pages."""
 
 import asyncio
 import os

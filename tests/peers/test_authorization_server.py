@@ -1,5 +1,4 @@
-"""The official client logs in through our authorization-server face, in front of a real login: it registers, steps up,
-renews, and is revoked."""
+"""The official client logs in through our authorization server: registration, step-up, renewal, revocation."""
 
 from __future__ import annotations
 

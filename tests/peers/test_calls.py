@@ -1,4 +1,4 @@
-"""tools/call, and what happens while it runs."""
+"""tools/call and the messages during a call."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Tools, resources, templates, prompts: listed, read, got, completed. conformance.md 2.1 and 2.3."""
+"""Tools, resources, templates and prompts: lists, reads and completion. conformance.md 2.1 and 2.3."""
 
 import runpy
 from base64 import b64decode

@@ -1,6 +1,4 @@
-"""Other people's clients against a gateway with our everything-server behind it: what they have directly, in all four
-pairs of eras. The gateway gives the names no prefix, so that they are those of the server.
-"""
+"""Clients of other projects with a gateway in front of our example server, in all four version pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first words: the handshake, and the discovery that took its place."""
+"""The handshake, and the discovery that replaced it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Who hears of changes: the whole session before 2026-07-28, a listener since."""
+"""Change notifications: per session before 2026-07-28, per subscription since."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The official clients log in to a server of ours with a certified provider, step up, and renew their tokens."""
+"""The official clients log in with a certified provider, step up, and renew tokens."""
 
 from __future__ import annotations
 

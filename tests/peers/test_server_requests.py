@@ -1,4 +1,4 @@
-"""What a server asks of the client: as requests before 2026-07-28, inside results since."""
+"""Server-to-client requests before 2026-07-28, input requests in results since."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The official TypeScript clients, both generations, and the Inspector: typescript/*.mjs talk, this file judges.
+"""The official TypeScript clients of both generations and the Inspector, driven by typescript/*.mjs.
 
 A leg is one client, on one transport, at one revision. It says all it has to say in one conversation, so that Node
 starts once; each test looks at one step of it.

@@ -1,4 +1,4 @@
-"""Other people's clients, ten connections of each, and servers of several processes that share one PostgreSQL.
+"""Clients of other projects, ten connections each, with several processes that share a PostgreSQL.
 
 Behind nginx requests take turns between two servers that know of each other by their store alone.
 """

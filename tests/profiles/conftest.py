@@ -1,4 +1,4 @@
-"""`portico serve --profile NAME` in a process of its own, spoken to in the words of that system's own documents."""
+"""`portico serve --profile NAME` as a process, with requests from that system's documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/reference/profiles.md: its samples are run, and its tables name all there is."""
+"""docs/reference/profiles.md: its samples are run, and its tables are complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real image behind the same names: a gateway to a command. Here a small program plays the image."""
+"""A real image behind the same tool names: a gateway to a command, here a small program."""
 
 from __future__ import annotations
 

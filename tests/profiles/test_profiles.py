@@ -1,4 +1,4 @@
-"""Profiles as files: what they may say, who goes before whom, and that no setting belongs to one system only."""
+"""Profiles as files: contents, precedence, and no setting for one system only."""
 
 from __future__ import annotations
 

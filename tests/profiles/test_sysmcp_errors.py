@@ -1,4 +1,4 @@
-"""What goes wrong under `--profile sysmcp`: every kind of error has its code, and the next request is answered."""
+"""Errors under `--profile sysmcp`: every kind has its code, and the next request succeeds."""
 
 from __future__ import annotations
 

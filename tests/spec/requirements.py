@@ -1,5 +1,5 @@
-"""What the specification demands, and a test holds us to. Each row has the revisions it is true of, where it stands in
-the newest of these, and what it says, in our words.
+"""Requirements of the specification with a test each. A row has the protocol versions it applies to, its section in the
+newest of these, and a paraphrase.
 
 A test names its rows: `@pytest.mark.requirement("tools.unknown-name")`. `test_requirements.py` checks that every row
 has a test, and that every test in this folder has a row.

@@ -1,4 +1,4 @@
-"""What a server and a client must do on any transport, where implementations of the protocol have gone wrong before."""
+"""Required behaviour on any transport, where other implementations have failed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Every frame a server sends is valid under the official JSON Schema of the revision it is said in, and has no member
-that this revision does not list. `frames.py` says what it is held against.
-"""
+"""Every frame of a server is valid under the JSON Schema of its protocol version, without unknown members."""
 
 import asyncio
 import base64

@@ -1,5 +1,4 @@
-"""The recorder sees what is sent, whoever sends it and over whatever, and finds what does not fit: without that, that
-every other test passes would mean nothing."""
+"""The recorder sees every frame on every transport and reports invalid ones; other tests rely on this."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sample exchanges of the systems that Portico stands in for, reduced to what can be asserted.
+"""Sample exchanges of the systems that Portico can replace, reduced to checkable parts.
 
 Each is a conversation that somebody's documentation shows. The tools here are small stand-ins: what is tested is how
 the protocol is spoken, so what is about processes goes through a real child, and the rest through a Channel.

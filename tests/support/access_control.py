@@ -1,4 +1,4 @@
-"""Helpers for tests of access: a server over HTTP, a login through the authorization server, and a user's browser."""
+"""A server over HTTP with access rules, a login through the authorization server, and a user's browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small shop whose tools do everything that tools do."""
+"""A shop server with every kind of tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Helpers for tests of live Python: whether the sandbox works here, and a client."""
+"""Helpers for tests of live Python: sandbox availability, and a client."""
 
 from __future__ import annotations
 

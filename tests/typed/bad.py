@@ -1,4 +1,4 @@
-"""What people misspell. Each line that says `# error` is reported by the type checkers, and no other."""
+"""Misspelled names. Type checkers report exactly the lines with `# error`."""
 
 from __future__ import annotations
 

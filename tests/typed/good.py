@@ -1,4 +1,4 @@
-"""What people write, and what type checkers make of it: nothing here may be reported."""
+"""Typical usage and its types; type checkers must report nothing."""
 
 from __future__ import annotations
 

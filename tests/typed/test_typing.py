@@ -1,4 +1,4 @@
-"""Type checkers find what is misspelt, and have nothing to say about what is not."""
+"""Type checkers report misspelled names and accept correct code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One browser for all of these tests, and one server of each sort; what a page must never do is looked at after each."""
+"""Fixtures of the console tests: one browser, one server of each kind, and checks of every page after each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How it looks, to eyes and to screen readers: both schemes, a narrow screen, the rules of axe."""
+"""Accessibility and appearance: both colour schemes, a narrow screen, the rules of axe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is happening: calls and times, clients, upstreams, the audit, who may; each where it is configured."""
+"""Activity pages: calls, timings, clients, upstreams, audit and access rules, where configured."""
 
 from __future__ import annotations
 

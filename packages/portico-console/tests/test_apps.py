@@ -1,4 +1,4 @@
-"""MCP Apps (2026-01-26) in the console's frame: one made with the extension's own App, and ones that mean ill.
+"""MCP Apps (2026-01-26) in the console's frame: one built with the extension's App class, and hostile ones.
 
 The package is npm's (tests/apps pins it), and so are the schemas that our messages are held against.
 """

@@ -1,4 +1,4 @@
-"""The console is a Server like any other: everything that the page can do is done here with a Client."""
+"""The console is a server: everything that the page does is tested here through a Client."""
 
 from __future__ import annotations
 

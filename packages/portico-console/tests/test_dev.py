@@ -1,4 +1,4 @@
-"""`portico dev`: the file changes, and the server with it; connections stay. Source: docs/how-to/use-the-console.md."""
+"""`portico dev` reloads a changed file and keeps connections open. Source: docs/how-to/use-the-console.md."""
 
 from __future__ import annotations
 

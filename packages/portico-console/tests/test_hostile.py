@@ -1,4 +1,4 @@
-"""Whatever a server says stays a text: sixty strings in every place where the page shows something of a server's.
+"""Data from a server stays text: sixty strings in every place where the page shows server data.
 
 Nothing of it may run, ask another host, leave the page, or break it (tests/support/programs/hostile_server.py has the strings).
 """

@@ -1,4 +1,4 @@
-"""Two thousand tools and a result of five megabytes: the page answers to a hand within a tenth of a second.
+"""With 2,000 tools and a result of 5 MB the page responds to input within 100 ms.
 
 How long the browser takes is measured inside it, from the input event to the next frame, against a machine that is busy:
 the same work is done several times, and the best counts.

@@ -1,4 +1,4 @@
-"""Into a console that is for people with a scope, by the server's own login: a real browser, a real provider behind it."""
+"""Login to a console that requires a scope: a real browser and a real provider."""
 
 from __future__ import annotations
 

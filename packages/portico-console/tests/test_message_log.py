@@ -1,4 +1,4 @@
-"""The messages, as somebody looks on."""
+"""The message log of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools, resources and prompts, as a person tries them out."""
+"""Tools, resources and prompts, called from the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that changes while somebody looks: tools are listed anew, connections stay, and an error is shown in the page."""
+"""Reload while the page is open: tools are listed again, connections stay open, errors appear in the page."""
 
 from __future__ import annotations
 

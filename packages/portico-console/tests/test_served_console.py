@@ -1,4 +1,4 @@
-"""The console of servers that commands serve: several processes, a login beyond this machine, a new link."""
+"""The console of `portico serve`: several processes, login from other machines, a new link."""
 
 from __future__ import annotations
 

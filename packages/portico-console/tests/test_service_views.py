@@ -1,4 +1,4 @@
-"""What is kept: memories, work items, contracts; looked at and changed in the page."""
+"""Memories, work items and contracts in the page: browsing and editing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets at the console: a browser with a link, from our own page, on this machine; and nobody else.
+"""Access to the console: a browser with the link, on the console's page, on this machine; nothing else.
 
 Source: the same-origin rules of Fetch, RFC 6265bis (cookies), and 2026-07-28, basic/transports, Security Warning.
 """

@@ -1,4 +1,4 @@
-"""The files of the page: small, whole, and without a way in for what a server says."""
+"""Static files of the page: size, completeness, and no markup injection from server data."""
 
 from __future__ import annotations
 

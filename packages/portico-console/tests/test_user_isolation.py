@@ -1,4 +1,4 @@
-"""What the console gives to people who are not its owner: what they may do by the rules, and nothing of each other's.
+"""Users other than the owner: access rules apply, and users do not see each other's data.
 
 Source: what is listed is what can be called, whichever way somebody comes; a question is for who has asked.
 """

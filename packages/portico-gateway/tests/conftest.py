@@ -1,4 +1,4 @@
-"""A face in front of a real login: npm's oidc-provider, and a browser that fills in its forms."""
+"""Fixtures: an authorization server in front of npm's oidc-provider, and a browser that fills in its forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two engines that a service may keep its things in."""
+"""The two database engines of the services."""
 
 from __future__ import annotations
 

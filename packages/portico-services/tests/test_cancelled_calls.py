@@ -1,4 +1,4 @@
-"""A call that is cancelled while it still waits for the database leaves nothing there, whichever service it is of."""
+"""A call cancelled while it waits for the database changes nothing, in every service."""
 
 from __future__ import annotations
 

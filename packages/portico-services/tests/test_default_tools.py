@@ -1,4 +1,4 @@
-"""Plain `portico serve` lists what most people use; all the rest is there."""
+"""Default tools of `portico serve`; all others can be found."""
 
 from __future__ import annotations
 

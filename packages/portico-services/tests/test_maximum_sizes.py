@@ -1,4 +1,4 @@
-"""Each tool of a built-in service, given as much as it takes: the loop goes on serving others meanwhile."""
+"""Every built-in tool with its largest input keeps the event loop responsive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Services are switched on and off while a server runs, by its operator and by no one else."""
+"""Operators, and only they, enable and disable services at run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which project a call is about: the client's roots, the repository's remote, the folder's path."""
+"""Project of a call: client roots, repository remote, directory."""
 
 from __future__ import annotations
 

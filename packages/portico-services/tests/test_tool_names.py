@@ -1,4 +1,4 @@
-"""One name means one tool, in whatever order services are named; and what a principal with scopes may call."""
+"""Tool names are unique whatever the order of services; scopes limit the callable tools."""
 
 from __future__ import annotations
 

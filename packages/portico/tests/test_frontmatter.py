@@ -1,4 +1,4 @@
-"""The frontmatter of skills: what every reader of YAML agrees on, and nothing else."""
+"""Frontmatter of skills: the subset of YAML that every parser reads alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options and settings are what their annotations say: a text is never taken for a list of letters."""
+"""Options and settings are validated against their annotations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shortening text of another party."""
+"""Truncation of foreign text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agents of others with a server of ours: they find a tool and call it, over stdio and over HTTP.
+"""Agent frameworks find and call a tool over stdio and HTTP.
 
 Each is a script in an environment of its own, which has nothing of ours; the models are scripted: there is no network.
 """

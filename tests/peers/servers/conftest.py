@@ -1,4 +1,4 @@
-"""The other direction: our client, against servers of others, in child processes and over HTTP.
+"""Our client with servers of other projects, in child processes and over HTTP.
 
 A leg is one server, on one transport, at one revision, or at the one that the two sides find by themselves. All tests
 of a leg share one connection, because to start a server of others takes a second.

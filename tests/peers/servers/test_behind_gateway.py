@@ -1,4 +1,4 @@
-"""Servers of others behind one gateway, and the questions of `server-everything` in every pair of eras.
+"""Servers of other projects behind a gateway, with every pair of protocol generations.
 
 `make real-servers` does this with dozens of them; here are those that are installed anyway.
 """

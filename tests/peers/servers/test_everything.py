@@ -1,4 +1,4 @@
-"""`@modelcontextprotocol/server-everything`: the TypeScript SDK's first generation, with all that it has."""
+"""`@modelcontextprotocol/server-everything` on the TypeScript SDK 1.x."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server on the Go SDK: the program that the benchmark measures, `kubernetes-mcp-server`, without a cluster."""
+"""A server on the Go SDK: `kubernetes-mcp-server`, without a cluster."""
 
 from __future__ import annotations
 

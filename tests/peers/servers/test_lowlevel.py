@@ -1,4 +1,4 @@
-"""What the official Python SDK has below its high-level class: lowlevel.py, with answers as streams or as JSON."""
+"""The low-level API of the MCP SDK: lowlevel.py, with streams and with JSON."""
 
 from __future__ import annotations
 

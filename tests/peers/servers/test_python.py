@@ -1,4 +1,4 @@
-"""Servers on the official Python SDK and on FastMCP, the same one twice: official.py and fast.py."""
+"""Equal servers on the MCP SDK and on FastMCP: official.py and fast.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`@modelcontextprotocol/server-memory` and `@modelcontextprotocol/server-filesystem`: servers that people run."""
+"""`@modelcontextprotocol/server-memory` and `@modelcontextprotocol/server-filesystem`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the suite is asked to run, and how much of it must pass.
+"""Runs of the conformance suite, and how many checks must pass.
 
 A green line of the suite can mean that nothing was looked at, so every scenario has a number: how many of its checks
 must pass at each revision. A leg is held to the scenarios and the sums that follow from the table.

@@ -1,4 +1,4 @@
-"""What is under test: our server as a child, or whoever listens at an address; and our client, or any command."""
+"""Targets of the conformance suite: our server as a child or at an address, and our client or any command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the suite found, judged.
+"""Evaluate the results of the conformance suite.
 
 The suite's own exit status is not enough: it is 0 when a scenario was skipped, when a check outside a requirement set
 failed, and when hardly anything was looked at. So every checks.json is read, and held against the leg.

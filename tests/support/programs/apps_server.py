@@ -1,4 +1,4 @@
-"""A server with apps: one that is made with the extension's own App, and ones that want what they are not to have."""
+"""A server with apps: one built with the extension's App class, and hostile ones."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A server that calls itself, in a process of its own: `audit_child.py FOLDER STORE CALLS`. Then it waits to be killed,
-or for its standard input to end."""
+"""A server that calls itself: `audit_child.py FOLDER STORE CALLS`. It then waits to be killed, or for its standard
+input to end."""
 
 from __future__ import annotations
 

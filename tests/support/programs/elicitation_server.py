@@ -1,4 +1,4 @@
-"""A server that asks: `python elicitation_server.py [REVISION] [http]`. With a revision it speaks that one alone."""
+"""A server with elicitation: `python elicitation_server.py [VERSION] [http]`, optionally of one protocol version."""
 
 from __future__ import annotations
 

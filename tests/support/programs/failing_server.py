@@ -1,4 +1,4 @@
-"""A server that fails in every way that has a place on the wire: the prompt's name says how."""
+"""A server that fails in every way visible on the wire, chosen by the prompt's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that means harm, speaking 2025-11-25 on stdio by hand: in whatever it says is something that wants to run.
+"""A hostile server for 2025-11-25 on stdio: all its texts contain code to be executed.
 
 Each of the strings, if it were taken for markup, code, a style or an address, would say so: by a dialog, by a request to
 another host, by another page, by an error, or by a name on `window`.

@@ -1,4 +1,4 @@
-"""A server on stdio that writes into a file, and is killed in the middle of it: `ledger.py FILE STORE [tasks]`."""
+"""A server on stdio that writes into a file and is killed meanwhile: `ledger.py FILE STORE [tasks]`."""
 
 from __future__ import annotations
 

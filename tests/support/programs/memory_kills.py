@@ -1,4 +1,4 @@
-"""Kills a process that captures, again and again, and says which memories had been acknowledged.
+"""Kill a capturing process repeatedly, and print the acknowledged memories.
 
     python kills.py URL COUNT SEED
 

@@ -1,4 +1,4 @@
-"""Another process on the same database. What it has done it says on standard output, one JSON value a line."""
+"""A second process on the same database. It prints its actions as JSON lines."""
 
 from __future__ import annotations
 

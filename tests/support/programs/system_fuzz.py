@@ -1,4 +1,4 @@
-"""Reads files that were spoilt in many ways, in little memory. Anything but a typed error is a failure.
+"""Read corrupted files with little memory. Anything but a typed error is a failure.
 
 It is run as a program of its own, so that a hang or a hunger for memory ends it and not the tests.
 

@@ -1,4 +1,4 @@
-"""A server in a process of its own, to be killed: what it does it writes into a file, line by line, as it does it.
+"""A server to be killed, which writes its actions into a file, line by line.
 
 E job step token      the step is done: its side effect, before anything is recorded
 F job step            the step has returned, so that it is done is on the disk

@@ -1,4 +1,4 @@
-"""A server to be watched: a tool that works, one that refuses, one that breaks."""
+"""A server for telemetry tests: a tool that works, one that fails, one that crashes."""
 
 from portico import Server, ToolError
 

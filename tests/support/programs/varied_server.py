@@ -1,4 +1,4 @@
-"""A server with something of everything that the console shows."""
+"""A server with every kind of component that the console shows."""
 
 from __future__ import annotations
 

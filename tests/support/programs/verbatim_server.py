@@ -1,4 +1,4 @@
-"""A server that says what is in a file, byte for byte: `python verbatim_server.py FOLDER [old]`.
+"""A server that sends the contents of a file: `python verbatim_server.py FOLDER [old]`.
 
 Each file of the folder is a result; the tool's argument names it. `old` shakes hands at 2025-11-25.
 """

@@ -1,4 +1,4 @@
-"""Another process on the same tasks. What it has done it says on standard output, a line for each."""
+"""A second process on the same work items. It prints its actions, one per line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an audit leaves the server: sinks, formats, and `portico audit`."""
+"""Export of the audit log: sinks, formats and `portico audit`."""
 
 from __future__ import annotations
 

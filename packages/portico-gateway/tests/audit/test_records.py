@@ -1,4 +1,4 @@
-"""What is recorded of a call, and what is not."""
+"""Contents of audit records."""
 
 from __future__ import annotations
 

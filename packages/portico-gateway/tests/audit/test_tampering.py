@@ -1,4 +1,4 @@
-"""Whatever is done to an audit, verifying names the first record that it was done to."""
+"""Verification of the audit log finds the first record that was changed."""
 
 from __future__ import annotations
 

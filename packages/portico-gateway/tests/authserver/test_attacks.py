@@ -1,5 +1,4 @@
-"""What the face refuses: replayed codes and tokens, open redirects, mixed-up issuers, documents on private addresses,
-forged consent."""
+"""Attacks on the authorization server: replayed codes and tokens, open redirects, mix-up, SSRF, forged consent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that are named by the URL of a document: read from the open internet, and from nowhere else."""
+"""Client ID metadata documents: fetched from public addresses only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients log in through the face, use the server, renew and are revoked: ours, over both eras."""
+"""Clients log in at the authorization server, use the server, renew and revoke tokens, in every protocol version."""
 
 from __future__ import annotations
 

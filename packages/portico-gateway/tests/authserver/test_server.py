@@ -1,4 +1,4 @@
-"""The authorization-server face in front of a real login: what clients and people see of it."""
+"""The authorization server in front of a real login: metadata, pages, errors."""
 
 from __future__ import annotations
 

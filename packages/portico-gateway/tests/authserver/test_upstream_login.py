@@ -1,4 +1,4 @@
-"""The presets of logins, who of those who log in may come in, and the keys that secrets are sealed with."""
+"""Presets of identity providers, the allow list, and encryption keys."""
 
 from __future__ import annotations
 

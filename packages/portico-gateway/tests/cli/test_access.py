@@ -1,4 +1,4 @@
-"""Who comes in, from the command line: tokens given out by hand, and the sections of a file for any target."""
+"""Access from the command line: static tokens, and access sections for any target."""
 
 from __future__ import annotations
 

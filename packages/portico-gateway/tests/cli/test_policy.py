@@ -1,4 +1,4 @@
-"""`portico policy`: what rules say, explained; and whether they say what is expected."""
+"""`portico policy`: explains rules and runs policy tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credentials towards upstreams: each person's own account, and never another's."""
+"""Per-user credentials for upstreams are never used for another user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The other credentials towards upstreams: static, for ourselves, exchanged, and passed on where they may be."""
+"""Static, service, exchanged and forwarded credentials for upstreams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long lists may be kept: as long as all upstreams allow, and shared only if all of them say so."""
+"""Cache hints of merged lists: the shortest TTL, and public only if all upstreams agree."""
 
 from __future__ import annotations
 

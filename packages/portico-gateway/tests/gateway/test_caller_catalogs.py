@@ -1,4 +1,4 @@
-"""Lists are those of the caller where an upstream looks at who asks, and shared where it does not."""
+"""Catalogs are per caller if the upstream lists differ by caller, and shared otherwise."""
 
 from __future__ import annotations
 

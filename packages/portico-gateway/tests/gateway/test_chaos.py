@@ -1,4 +1,4 @@
-"""An upstream over HTTP that misbehaves in every way: its own calls fail as they should, and no other's do."""
+"""A misbehaving HTTP upstream fails only its own calls."""
 
 from __future__ import annotations
 

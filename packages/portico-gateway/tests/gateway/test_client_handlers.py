@@ -1,4 +1,4 @@
-"""Questions of upstreams that the gateway answers itself."""
+"""Requests of upstreams that the gateway answers itself."""
 
 from __future__ import annotations
 

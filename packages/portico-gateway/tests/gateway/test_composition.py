@@ -1,4 +1,4 @@
-"""A gateway is a server with upstreams: the methods of Server mean the same on both."""
+"""A gateway is a server with upstreams: the methods of Server work on both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callers of one upstream are isolated from each other: breakers, connections and queues are shared fairly."""
+"""Callers of one upstream are isolated: circuit breakers, connections and queues are shared fairly."""
 
 from __future__ import annotations
 

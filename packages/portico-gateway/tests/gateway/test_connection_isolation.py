@@ -1,4 +1,4 @@
-"""Who shares a connection to a server that keeps something for each of them."""
+"""Sharing of connections to stateful upstreams."""
 
 from __future__ import annotations
 

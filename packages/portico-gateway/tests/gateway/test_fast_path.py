@@ -1,4 +1,4 @@
-"""Calls that are like one before them go to a server without sessions by the shortest way, and lose nothing."""
+"""The fast path for repeated calls to stateless upstreams behaves like the normal path."""
 
 from __future__ import annotations
 

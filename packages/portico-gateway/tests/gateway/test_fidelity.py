@@ -1,4 +1,4 @@
-"""What goes through a gateway comes out as it went in, byte for byte."""
+"""Messages pass a gateway unchanged, byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Headers of clients that go on to an upstream: the named ones, and never what the client shows to the gateway."""
+"""Only configured headers are forwarded to upstreams, and never the client's credentials."""
 
 from __future__ import annotations
 

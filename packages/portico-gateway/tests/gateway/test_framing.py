@@ -1,4 +1,4 @@
-"""One message in is one message out, over every pair of transports and versions, however its JSON is written.
+"""One message in gives one message out, for every pair of transports and versions and any JSON layout.
 
 Clients and upstreams share no code with Portico, and their readers end a message wherever any reader would.
 """

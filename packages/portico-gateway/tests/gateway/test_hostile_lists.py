@@ -1,4 +1,4 @@
-"""Lists of an upstream that other parsers than ours would read differently."""
+"""Upstream lists that JSON parsers interpret differently."""
 
 from __future__ import annotations
 

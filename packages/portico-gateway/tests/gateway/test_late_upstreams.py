@@ -1,4 +1,4 @@
-"""Upstreams that come later: those who listen are told, for they ask again only then."""
+"""Upstreams that become available later: subscribers are notified of their tools."""
 
 from __future__ import annotations
 

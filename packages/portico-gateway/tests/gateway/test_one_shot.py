@@ -1,4 +1,4 @@
-"""Clients and commands that ask once: they wait for the servers of a configuration, and name those that are missing."""
+"""One-shot clients and commands wait for the configured servers and report missing ones."""
 
 from __future__ import annotations
 

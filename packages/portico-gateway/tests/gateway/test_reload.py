@@ -1,4 +1,4 @@
-"""The configuration file goes on being watched, whatever an upstream lists or the file contains."""
+"""The configuration file is watched continuously, whatever it or an upstream contains."""
 
 from __future__ import annotations
 

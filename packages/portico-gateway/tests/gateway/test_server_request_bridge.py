@@ -1,4 +1,4 @@
-"""Questions of upstreams: however long a client thinks, and however many calls wait for theirs."""
+"""Server-to-client requests of upstreams: slow clients, and many suspended calls."""
 
 from __future__ import annotations
 

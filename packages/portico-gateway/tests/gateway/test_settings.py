@@ -1,4 +1,4 @@
-"""The file of a gateway: what it says, what is wrong with it, and what happens when it changes."""
+"""gateway.toml: settings, errors and reload."""
 
 from __future__ import annotations
 

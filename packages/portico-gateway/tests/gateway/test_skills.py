@@ -1,4 +1,4 @@
-"""Skills of upstreams through a gateway: listed, found, read file by file, whichever upstream has them."""
+"""Skills of upstreams through a gateway: listed, found and read."""
 
 from __future__ import annotations
 

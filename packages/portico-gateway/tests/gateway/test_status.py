@@ -1,4 +1,4 @@
-"""How a gateway is: for its operator, for probes, for those who count."""
+"""Status of a gateway: for operators, health probes and metrics."""
 
 from __future__ import annotations
 

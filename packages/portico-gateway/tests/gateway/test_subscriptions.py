@@ -1,4 +1,4 @@
-"""Resources of upstreams that clients want to hear of."""
+"""Subscriptions to resources of upstreams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks of upstreams, in both designs: each pair of eras, and each task for its own principal alone."""
+"""Tasks of upstreams in both designs, visible to their owner only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pins: what is not as it was approved is told, or held back until it is approved."""
+"""Pinning: changed definitions are reported, or blocked until approved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One upstream that is dead, hangs or misbehaves harms no other; and everything comes back."""
+"""A dead, hanging or misbehaving upstream does not affect others, and recovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses inside of results and tools: as they are, unless another upstream has the same one."""
+"""URIs in results and tools are unchanged unless two upstreams use the same one."""
 
 from __future__ import annotations
 

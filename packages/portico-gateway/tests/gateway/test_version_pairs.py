@@ -1,4 +1,4 @@
-"""All four pairs of eras: calls, questions, progress, resources and prompts through a gateway, over real processes."""
+"""All four combinations of protocol generations through a gateway, with real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views: parts of the same upstreams, each at a path of its own, on connections that all share."""
+"""Views: subsets of the same upstreams on separate paths, sharing connections."""
 
 from __future__ import annotations
 

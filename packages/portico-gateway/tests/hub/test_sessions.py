@@ -1,4 +1,4 @@
-"""Hosts of a hub: which processes they share, and what they see of each other."""
+"""Hosts of a hub: which server processes they share, and isolation between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More ways around access: other versions of a tool, views, caches, calls from within, other addresses."""
+"""Attempts to bypass access rules: other tool versions, views, caches, nested calls, other URIs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What protects a Server holds for what servers written for other libraries bring with them, and nothing fails open."""
+"""Access policy applies to servers written for other libraries."""
 
 from __future__ import annotations
 

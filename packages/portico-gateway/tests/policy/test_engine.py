@@ -1,4 +1,4 @@
-"""Rules: who may do what, what the person is asked before, and that nothing leads around them."""
+"""The policy engine: decisions, confirmation by the user, and no bypass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways around rules and limits that were thought of, each of which leads nowhere."""
+"""Attempts to evade rules and limits."""
 
 from __future__ import annotations
 

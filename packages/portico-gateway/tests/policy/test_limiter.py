@@ -1,4 +1,4 @@
-"""Limits: how often something may be done, by whom, and what those hear who do it too often."""
+"""Rate limits: keys, bursts and responses to limited callers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For any rules and any principal: what is listed is what can be called, read and got."""
+"""For any rules and any principal, the listed components are the callable ones."""
 
 from __future__ import annotations
 

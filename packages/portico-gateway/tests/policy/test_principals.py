@@ -1,4 +1,4 @@
-"""Two issuers may give the same id to two people: nothing of the one is the other's."""
+"""Equal subject ids of two issuers are different principals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recipes of the guide: each is a file of examples/, quoted as it is, and each can be served."""
+"""The recipes of the guide are files of examples/, quoted verbatim, and can be served."""
 
 from __future__ import annotations
 

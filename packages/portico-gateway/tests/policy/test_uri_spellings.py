@@ -1,4 +1,4 @@
-"""However a denied URI is spelled, a request for it is refused where a parser would lead into the denied region."""
+"""A denied URI is rejected in every spelling that a parser could normalize to it."""
 
 from __future__ import annotations
 

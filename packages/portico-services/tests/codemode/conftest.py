@@ -1,4 +1,4 @@
-"""Where runs are kept, in both engines."""
+"""Stores for runs, on both engines."""
 
 from __future__ import annotations
 

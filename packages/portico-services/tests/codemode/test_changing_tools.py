@@ -1,4 +1,4 @@
-"""Tools that become others in the middle of a run: what counts is what a tool is when it is called."""
+"""Tools that change during a run: the definition at the time of the call applies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that is killed in the middle of a run: nothing is done twice, and nothing is lost.
+"""A server killed during a run repeats and loses nothing.
 
 Source: the issue on code mode: "kill -9 in the middle of a run with ten writes: none twice, none lost".
 """

@@ -1,4 +1,4 @@
-"""Scripts that mean harm, or are careless: each ends with a sentence, and the next one runs as if nothing had been.
+"""Hostile and careless scripts: each ends with a clear error, and the next run is unaffected.
 
 Source: the issue on code mode; escapes from the sandbox are in livepython/sandbox/test_escapes.py.
 """

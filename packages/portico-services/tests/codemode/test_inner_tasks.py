@@ -1,4 +1,4 @@
-"""Tools that run only as tasks, called by scripts: begun once, waited for, asked about, cancelled with the run."""
+"""Task-only tools called by scripts: started once, awaited, and cancelled with the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run leaves in the store, on both engines. Source: the issue on code mode."""
+"""The journal of runs in the store, on both engines."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The tools of a face are tools of the server: decided, counted and recorded; and what hostile servers say of theirs.
-Source: the issue on finding tools, "same rules, limits, audit, pins"."""
+"""Tools called by scripts are subject to policy, limits and audit; hostile tool definitions."""
 
 from __future__ import annotations
 

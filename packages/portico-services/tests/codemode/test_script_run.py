@@ -1,4 +1,4 @@
-"""Scripts that call tools: what they can do, on every revision. Source: the issue on code mode."""
+"""Scripts that call tools, on every protocol version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that wait for an answer: how many there may be, of one caller and in all, and what becomes of the others."""
+"""Limits of runs that wait for input, per caller and in total."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The code face, saved scripts, and what is said of tools. Source: the issue on code mode."""
+"""Code mode, saved scripts, and the stubs of tools."""
 
 from __future__ import annotations
 

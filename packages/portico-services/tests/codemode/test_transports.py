@@ -1,4 +1,4 @@
-"""Scripts over stdio and HTTP, on every revision, as tasks, through a gateway, and under rules, limits and an audit.
+"""Scripts over stdio and HTTP, on every protocol version, as tasks, through a gateway, and under policy.
 
 Source: the issue on code mode.
 """

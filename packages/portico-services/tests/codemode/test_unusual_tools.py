@@ -1,4 +1,4 @@
-"""Tools whose names, results and refusals no script expects, and clients that leave in the middle of a run."""
+"""Tools with unusual names, results and errors, and clients that disconnect during a run."""
 
 from __future__ import annotations
 

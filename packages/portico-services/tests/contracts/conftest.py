@@ -1,4 +1,4 @@
-"""A small shop to look at, and the contract of a single tool."""
+"""A shop server with many kinds of tools, and the contract of one tool."""
 
 from __future__ import annotations
 

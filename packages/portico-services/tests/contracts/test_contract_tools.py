@@ -1,4 +1,4 @@
-"""Tools that speak the contract themselves: a failure is a failure for everybody, on every revision."""
+"""Tools that return contract results: failures are errors for every client and protocol version."""
 
 from __future__ import annotations
 

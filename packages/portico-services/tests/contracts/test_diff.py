@@ -1,5 +1,4 @@
-"""What a change is: breaking, minor or patch; what it demands of the version; and that nothing is called harmless that
-is not."""
+"""Contract changes: breaking, minor or patch, and the version that they require."""
 
 from __future__ import annotations
 

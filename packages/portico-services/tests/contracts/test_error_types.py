@@ -1,4 +1,4 @@
-"""One set of error types: the eight of the standard, in every service."""
+"""The eight error types are the same in every service."""
 
 from __future__ import annotations
 

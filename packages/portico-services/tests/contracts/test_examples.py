@@ -1,4 +1,4 @@
-"""The examples of the guide do what it says."""
+"""The examples of the guide work as described."""
 
 from __future__ import annotations
 

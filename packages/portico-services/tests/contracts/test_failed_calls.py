@@ -1,4 +1,4 @@
-"""Whatever goes wrong in a call by contract is a result, with a type and with what is known about it."""
+"""Failed contract calls return a typed result with details."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bare tool calls over HTTP: the caller is the same, and has the same rights, as at the MCP endpoint."""
+"""Tool calls over plain HTTP have the same caller and permissions as at the MCP endpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`call(target, MCPToolCall)`, on every kind of target; and that whatever goes wrong is a failure with a type."""
+"""`call(target, MCPToolCall)` on every kind of target; every failure has a type."""
 
 from __future__ import annotations
 

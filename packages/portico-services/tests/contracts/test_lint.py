@@ -1,4 +1,4 @@
-"""The linter: each thing that is missing, empty or wrong is an error with its line."""
+"""The linter reports missing, empty and invalid parts with their line."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_duplicate_section_is_an_error() -> None:
             "| `words` | integer | yes |",
             "| `words` | integer | no |",
             "table",
-            "| `words` | integer | no | How many words there are |",
+            "| `words` | integer | no | Number of words |",
         ),
         (
             '| no | `"en"` |',
@@ -114,7 +114,7 @@ def test_duplicate_section_is_an_error() -> None:
             "| `words` | integer |",
             "| `wurst` | integer |",
             "table",
-            "| `wurst` | integer | yes | How many words there are |",
+            "| `wurst` | integer | yes | Number of words |",
         ),
         (
             "| Parameter | Type | Required |",
@@ -185,9 +185,9 @@ def test_an_error_type_that_tools_do_not_share_is_a_warning() -> None:
     "old, new, message",
     [
         ('"type": "string", "description": "The text",', '"type": "string",', "'text' has no description"),
-        ("Access control: whoever may call the server may call this tool.", "", "access control"),
+        ("Access control: every caller of the server may call this tool.", "", "access control"),
         ("| Error type | When | Message |", "| Error type | When | Text |", "the error messages"),
-        ("Operational notes:\n\n- It keeps nothing, and needs nothing but the text.\n\n", "", "operational notes"),
+        ("Operational notes:\n\n- The tool stores nothing and has no dependencies.\n\n", "", "operational notes"),
         ("```python", "```json", "from a program"),
     ],
 )

@@ -1,4 +1,4 @@
-"""contracts.lock: what was approved, and whatever is not as it was."""
+"""contracts.lock: approval and detection of changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The messages of the contract: what is one, and what is refused."""
+"""Contract messages: valid and rejected ones."""
 
 from __future__ import annotations
 

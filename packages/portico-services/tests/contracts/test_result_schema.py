@@ -1,4 +1,4 @@
-"""Tools that return MCPToolResult and declare what its data holds."""
+"""Tools that return MCPToolResult and declare the schema of its data."""
 
 from __future__ import annotations
 

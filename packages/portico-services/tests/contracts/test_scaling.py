@@ -1,4 +1,4 @@
-"""What a question about tools costs does not grow with the number of tools: counted, not timed."""
+"""The cost of tool queries does not grow with the number of tools: counted, not timed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service beside other tools: looking at them, calling them in batches, and calls that go on by themselves."""
+"""The contracts service: inspection, batches and background calls."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ async def test_prompts_contain_the_required_sections(server: Server) -> None:
         assert "**Security Considerations**" in write.content.text  # type: ignore[union-attr]
         assert "## Tool: `shop.buy`" in write.content.text  # type: ignore[union-attr]
         [review] = (await client.get_prompt("review-tool-spec", {"tool": "work"})).messages
-        assert "What a program has found" in review.content.text  # type: ignore[union-attr]
+        assert "Findings of the linter" in review.content.text  # type: ignore[union-attr]
         with pytest.raises(ProtocolError, match="Unknown tool") as refusal:
             await client.get_prompt("review-tool-spec", {"tool": "nothing"})
         assert refusal.value.code == InvalidParams.code

@@ -1,4 +1,4 @@
-"""Specifications that are written from what tools promise: all eight sections, and nobody's words can break them."""
+"""Generated specifications have all eight sections, and tool texts cannot break them."""
 
 from __future__ import annotations
 

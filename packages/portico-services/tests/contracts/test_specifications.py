@@ -1,4 +1,4 @@
-"""Every service that we ship has its specification in docs/: generated from what it offers, without errors, and locked.
+"""The specifications in docs/ match the tools of each service, without lint errors, and are locked.
 
 `make specifications` writes both files.
 """

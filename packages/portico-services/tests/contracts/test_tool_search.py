@@ -1,4 +1,4 @@
-"""Finding a tool by what it is for."""
+"""Search for a tool by its purpose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server is upgraded while clients are connected to it: what is no breaking change breaks nobody."""
+"""A server upgrade with connected clients: compatible changes break no client."""
 
 from __future__ import annotations
 

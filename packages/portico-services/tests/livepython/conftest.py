@@ -1,4 +1,4 @@
-"""A service whose workers are in the real jail, and a client to it."""
+"""A service with workers in the real sandbox, and a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The objects of an application, served by itself."""
+"""Attaching to the objects of a running application."""
 
 from __future__ import annotations
 

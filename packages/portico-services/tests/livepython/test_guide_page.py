@@ -1,4 +1,4 @@
-"""What the guide says of live Python is what there is."""
+"""The guide to live Python matches the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The packages of a project that is being worked on, in the jail."""
+"""Packages of the current project in the sandbox."""
 
 from __future__ import annotations
 

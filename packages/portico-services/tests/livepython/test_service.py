@@ -1,4 +1,4 @@
-"""Live Python as a client sees it, with workers in the real jail."""
+"""Live Python through a client, with workers in the real sandbox."""
 
 from __future__ import annotations
 

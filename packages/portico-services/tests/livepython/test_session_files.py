@@ -1,4 +1,4 @@
-"""The tools that change methods in place and that save sessions, as a client uses them."""
+"""Tools that change methods in place and save sessions."""
 
 from __future__ import annotations
 

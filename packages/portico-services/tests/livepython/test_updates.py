@@ -1,4 +1,4 @@
-"""Who subscribed to a class of the session is told when it changes."""
+"""Subscribers are notified when a class of the session changes."""
 
 from __future__ import annotations
 

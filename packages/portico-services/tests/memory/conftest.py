@@ -1,4 +1,4 @@
-"""A memory on both engines, and servers that have one."""
+"""A memory store on both engines, and servers that use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guide's sessions are run, and its tables held against the code."""
+"""The sessions of the guide are executed, and its tables compared with the code."""
 
 from __future__ import annotations
 

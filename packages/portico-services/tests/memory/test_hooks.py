@@ -1,4 +1,4 @@
-"""The hooks of assistants: quick, bounded, and never in the way."""
+"""Hooks of assistants: fast, bounded, and never blocking."""
 
 from __future__ import annotations
 

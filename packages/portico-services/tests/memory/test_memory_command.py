@@ -1,4 +1,4 @@
-"""`portico memory` at the shell."""
+"""`portico memory` on the command line."""
 
 from __future__ import annotations
 

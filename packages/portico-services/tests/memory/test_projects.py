@@ -1,4 +1,4 @@
-"""Projects are told apart, and what was stored under the names of before is found."""
+"""Separation of projects, and memories stored under earlier project names."""
 
 from __future__ import annotations
 

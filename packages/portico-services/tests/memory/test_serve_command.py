@@ -1,4 +1,4 @@
-"""`portico serve --services memory`, as a process of its own; and what clients of older memory servers rely on."""
+"""`portico serve --services memory` as a process, and features that clients of older memory servers rely on."""
 
 from __future__ import annotations
 

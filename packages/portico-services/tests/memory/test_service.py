@@ -1,4 +1,4 @@
-"""The memory as a client sees it."""
+"""The memory service through a client."""
 
 from __future__ import annotations
 

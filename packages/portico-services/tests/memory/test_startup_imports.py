@@ -1,4 +1,4 @@
-"""What a start of the memory loads before its first answer: what a recall needs, and no more."""
+"""Modules that the memory service imports before its first response."""
 
 from __future__ import annotations
 

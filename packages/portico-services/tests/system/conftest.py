@@ -1,4 +1,4 @@
-"""What the tests of the system service share: the corpus that nobody here wrote, and the programs to compare with.
+"""Fixtures of the system tests: an external corpus, and programs for comparison.
 
 Both may be missing on a machine; then a test says so and is skipped. Where CI is set, programs are installed.
 """

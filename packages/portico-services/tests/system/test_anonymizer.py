@@ -1,4 +1,4 @@
-"""Privacy: nobody who is named in a log is named in what is shown of it."""
+"""Privacy: names in a log are replaced in every result."""
 
 from __future__ import annotations
 

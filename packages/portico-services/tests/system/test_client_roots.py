@@ -1,4 +1,4 @@
-"""The folders that a client works in are looked into where its user agrees, and nowhere else."""
+"""Roots of the client are readable after the user's consent; nothing else is."""
 
 from __future__ import annotations
 

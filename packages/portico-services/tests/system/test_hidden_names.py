@@ -1,4 +1,4 @@
-"""Whatever is asked, in whatever order, no answer has a name in it that is hidden."""
+"""No result contains a hidden name, for any query in any order."""
 
 from __future__ import annotations
 

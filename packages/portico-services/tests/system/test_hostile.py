@@ -1,4 +1,4 @@
-"""Files that are damaged or made to do harm: partial results, typed errors, no hang, no hunger."""
+"""Corrupt and malicious files: partial results, typed errors, no hang, bounded memory."""
 
 from __future__ import annotations
 

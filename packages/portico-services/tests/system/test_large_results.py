@@ -1,4 +1,4 @@
-"""A long answer comes in pages, and what takes long tells how long it has taken."""
+"""Large results are paginated, and long searches report progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Following logs: what is written after a place comes once, in its order, over rotations; and a call waits for it."""
+"""Following logs: each new entry once and in order, across rotations; calls can wait for entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes, the machine, the audit trail, the key, and texts that are made fit to be shown."""
+"""Processes, machine information, the audit log, the key, and text sanitizing."""
 
 from __future__ import annotations
 

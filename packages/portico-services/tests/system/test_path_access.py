@@ -1,4 +1,4 @@
-"""Nothing is opened that is not below a root: not by a link, a device, a pipe, or a race."""
+"""Paths outside the roots are never opened: links, devices, pipes, races."""
 
 from __future__ import annotations
 

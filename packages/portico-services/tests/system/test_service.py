@@ -1,4 +1,4 @@
-"""The service as a client sees it: tools, resources, prompts, subscriptions, and what is not allowed."""
+"""The system service through a client: tools, resources, prompts, subscriptions and denials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work items on both engines, and servers that have them."""
+"""Work items on both engines, and servers that use them."""
 
 from __future__ import annotations
 

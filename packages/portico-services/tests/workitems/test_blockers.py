@@ -1,4 +1,4 @@
-"""Blockers, what waits for what, and circles that cannot be made."""
+"""Blockers and the prevention of dependency cycles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The next task: which it is, that one worker has it, and that it comes back."""
+"""Claims: selection of the next task, exclusive ownership, and leases."""
 
 from __future__ import annotations
 

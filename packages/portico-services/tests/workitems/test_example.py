@@ -1,4 +1,4 @@
-"""The worker of the examples, on the planner of the examples; and the page about them."""
+"""The worker and planner of the examples, and their page."""
 
 from __future__ import annotations
 

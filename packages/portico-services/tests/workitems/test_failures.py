@@ -1,4 +1,4 @@
-"""When the storage fails, a process is killed, or the disk is full."""
+"""Storage failures, killed processes, and a full disk."""
 
 from __future__ import annotations
 

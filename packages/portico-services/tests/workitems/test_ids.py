@@ -1,4 +1,4 @@
-"""Ids sort in the order in which they were made."""
+"""Ids sort by creation time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making, looking, changing, deleting: without a server, on both engines."""
+"""The item store without a server, on both engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole plan in one call, and work that is handed out by scope, to workers that wait for it."""
+"""Plans created in one call, and claims by scope with waiting workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work items as a client sees them."""
+"""Work items through a client."""
 
 from __future__ import annotations
 

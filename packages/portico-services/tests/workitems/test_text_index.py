@@ -1,4 +1,4 @@
-"""A query finds what a plain look through every text finds, by an index, on both engines."""
+"""The text index finds the same tasks as a full scan, on both engines."""
 
 from __future__ import annotations
 

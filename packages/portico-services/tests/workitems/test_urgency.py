@@ -1,4 +1,4 @@
-"""A task is as urgent as the most urgent one that waits for it."""
+"""A task inherits the urgency of the tasks that it blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A world without sockets: MCP servers, authorization servers and a browser, as functions from Fetch to Fetched.
+"""Test doubles without sockets: MCP servers, authorization servers and a browser.
 
 The authorization server here is strict where ours has to be right and says what it saw, so that a test can look.
 """

@@ -1,4 +1,4 @@
-"""A user at a browser (2026-07-28, Authorization Flow Steps; Authorization Response Validation)."""
+"""The authorization code flow (2026-07-28, Authorization Flow Steps; Authorization Response Validation)."""
 
 from __future__ import annotations
 

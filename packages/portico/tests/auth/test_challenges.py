@@ -1,4 +1,4 @@
-"""`WWW-Authenticate` as servers write it (RFC 9110, section 11.6.1; RFC 9728, section 5.1)."""
+"""Parsing of `WWW-Authenticate` (RFC 9110, section 11.6.1; RFC 9728, section 5.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who we are to an authorization server (2026-07-28, client registration; RFC 6749, section 2.3; RFC 7523)."""
+"""Client registration and authentication (2026-07-28; RFC 6749, section 2.3; RFC 7523)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device authorization grant of the client, against a scripted authorization server."""
+"""The device authorization grant of the client, with a scripted authorization server."""
 
 from __future__ import annotations
 

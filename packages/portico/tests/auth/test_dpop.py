@@ -1,4 +1,4 @@
-"""Tokens that are bound to a key (RFC 9449; SEP-1932)."""
+"""DPoP: sender-constrained tokens (RFC 9449; SEP-1932)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens without a browser: the extensions of ext-auth."""
+"""Grants without a browser: the extensions of ext-auth."""
 
 from __future__ import annotations
 

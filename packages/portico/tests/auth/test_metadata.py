@@ -1,4 +1,4 @@
-"""Who gives out tokens for a server (2026-07-28, authorization server discovery)."""
+"""Authorization server discovery (2026-07-28)."""
 
 from __future__ import annotations
 

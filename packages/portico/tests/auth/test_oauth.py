@@ -1,4 +1,4 @@
-"""From a request that is refused to one that is not, and no further than that."""
+"""The OAuth flow from a rejected request to an accepted one."""
 
 from __future__ import annotations
 

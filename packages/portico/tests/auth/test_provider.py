@@ -1,4 +1,4 @@
-"""Against a certified provider, npm's oidc-provider: our server takes its tokens, and our client gets them."""
+"""Client and server with a certified provider, npm's oidc-provider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The authorization scenarios of the conformance suite, all of them, without a socket.
+"""All authorization scenarios of the conformance suite, without sockets.
 
 Each test mirrors the scenario of its name: what the mock servers there answer, and what they check. The suite itself
 judges the whole client (`make conform`); these say, in milliseconds, which rule it was.

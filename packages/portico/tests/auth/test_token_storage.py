@@ -1,4 +1,4 @@
-"""What is remembered between one run and the next (2026-07-28, Authorization Server Binding; Token Theft)."""
+"""Stored tokens and registrations (2026-07-28, Authorization Server Binding; Token Theft)."""
 
 from __future__ import annotations
 

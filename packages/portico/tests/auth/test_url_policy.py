@@ -1,4 +1,4 @@
-"""Where we let ourselves be sent (2026-07-28, security best practices, Server-Side Request Forgery)."""
+"""Protection against SSRF (2026-07-28, security best practices, Server-Side Request Forgery)."""
 
 from __future__ import annotations
 

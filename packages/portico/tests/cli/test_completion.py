@@ -1,4 +1,4 @@
-"""TAB: what is offered, in the shells themselves; and that nothing is started, waited for, or run on its account."""
+"""Shell completion in real shells; it never starts a server or runs code."""
 
 from __future__ import annotations
 

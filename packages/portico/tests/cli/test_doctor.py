@@ -1,4 +1,4 @@
-"""`portico doctor`: docs/reference/command-line.md. It changes nothing; its status says whether all is well."""
+"""`portico doctor`: docs/reference/command-line.md. It changes nothing and reports problems by its exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`portico list`, `call`, `read` and `prompt` where nobody watches: lines of JSON, and what can be said on the line."""
+"""`portico list`, `call`, `read` and `prompt` without a terminal: JSON lines, and answers from options."""
 
 from __future__ import annotations
 

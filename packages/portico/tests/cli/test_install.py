@@ -1,4 +1,4 @@
-"""`portico install`: other people's files, changed in one place and nowhere else."""
+"""`portico install` changes one entry of a client's configuration and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`portico worker` and `portico tasks`, with a store on the disk and real processes."""
+"""`portico worker` and `portico tasks`, with a store on disk and real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Over HTTP the built-in services are their owner's, and not every user's of the machine."""
+"""Built-in services over HTTP are available to their owner only, not to every user of the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`portico port`: a project for FastMCP or the official SDK becomes one for Portico, and no line of it is run."""
+"""`portico port` rewrites FastMCP and MCP SDK projects without running them."""
 
 from __future__ import annotations
 

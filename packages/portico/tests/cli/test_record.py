@@ -1,4 +1,4 @@
-"""`portico record` and `portico replay`: what was said once is said again, on every revision and transport."""
+"""`portico record` and `portico replay`, on every protocol version and transport."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`portico serve`: what a target may be, and one clear sentence when it is nothing."""
+"""`portico serve`: targets, and one clear error for invalid ones."""
 
 from __future__ import annotations
 

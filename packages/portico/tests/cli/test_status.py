@@ -1,4 +1,4 @@
-"""How a command ends: the exit status, one sentence on standard error, and never a traceback."""
+"""Exit statuses and error messages of commands; never a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`portico items` at the shell."""
+"""`portico items` on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""At a terminal: tables, texts that cannot do harm, progress, and the questions of a server."""
+"""Terminal output: tables, escaped text, progress and elicitation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server says cannot move the cursor, hide words or change their order."""
+"""Server text cannot move the cursor, hide words or change their order."""
 
 from __future__ import annotations
 

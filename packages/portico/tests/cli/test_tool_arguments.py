@@ -1,4 +1,4 @@
-"""`key=value`, read as a tool's schema wants it: what becomes of each word, and what is refused before it is sent."""
+"""`key=value` arguments, converted by the tool's schema, and rejected before the call if invalid."""
 
 from __future__ import annotations
 

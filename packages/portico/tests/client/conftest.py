@@ -1,4 +1,4 @@
-"""What the tests of the client need: scripted servers on this machine, and nothing remembered between two tests."""
+"""Fixtures of the client tests: scripted servers, and empty caches for each test."""
 
 from __future__ import annotations
 

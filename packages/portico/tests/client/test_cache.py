@@ -1,4 +1,4 @@
-"""What a server says may be kept is kept, for as long as it says, for whom it says, and no longer."""
+"""Client-side caching follows TTL and scope of the server's hints."""
 
 from __future__ import annotations
 

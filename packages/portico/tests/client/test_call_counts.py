@@ -1,4 +1,4 @@
-"""How far a call is: counted, not timed, for counts do not flicker."""
+"""Function calls per tool call: counted instead of timed, because counts are stable."""
 
 from __future__ import annotations
 

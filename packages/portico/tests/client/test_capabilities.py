@@ -1,4 +1,4 @@
-"""What was declared, on both sides: before a request is sent, and before a question is answered."""
+"""Capability checks on both sides: before a request is sent, and before one is answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client: the same calls on every revision, against a Server or against any Handler."""
+"""The client: the same methods on every protocol version, with a Server or any Handler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors come back as the class they were raised with, on every revision and over every transport."""
+"""Errors keep their class on every protocol version and transport."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that lie, over both transports: a clear error that names the server and the call, and no harm done.
+"""Hostile servers on both transports cause a clear error that names the server and the call.
 
 Whatever happened, the client answers the next question, or says that it is closed.
 """

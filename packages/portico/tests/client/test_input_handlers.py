@@ -1,4 +1,4 @@
-"""Handlers: what a server asks, says and reports is theirs, whether they wait for something or not."""
+"""Handlers for server requests, logs and progress, synchronous and asynchronous."""
 
 from __future__ import annotations
 

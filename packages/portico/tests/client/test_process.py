@@ -1,4 +1,4 @@
-"""A client and the process it talks to: how they find each other, and how they part."""
+"""A client and its server process: start and end."""
 
 from __future__ import annotations
 

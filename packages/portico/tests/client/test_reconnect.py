@@ -1,4 +1,4 @@
-"""A client outlives its servers: they crash, are restarted, forget us, or become something else."""
+"""A client survives its servers: crashes, restarts, lost sessions, changed versions."""
 
 from __future__ import annotations
 

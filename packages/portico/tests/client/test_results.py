@@ -1,4 +1,4 @@
-"""What a tool gave: as its schema has it, or as the caller wants it."""
+"""Tool results: decoded by schema or into a requested type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Skills as a client meets them: nothing is fetched before it is needed, and nothing is used that was not listed."""
+"""Skills in the client: fetched on demand, and only as listed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hearing of changes: as a block and as a loop, on every revision, and from servers that do not play by the rules."""
+"""Subscriptions as context manager and iterator, on every protocol version, with misbehaving servers."""
 
 from __future__ import annotations
 

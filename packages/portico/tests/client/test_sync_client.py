@@ -1,4 +1,4 @@
-"""The client that waits: the same as the other one, without asyncio."""
+"""The synchronous client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client can be pointed at, and what it refuses to be pointed at."""
+"""Targets of a client: accepted and rejected ones."""
 
 from __future__ import annotations
 

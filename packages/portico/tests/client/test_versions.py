@@ -1,4 +1,4 @@
-"""Which era a server is of: a table of what servers do when they are asked in the newest way, and what follows."""
+"""Version discovery: server behaviours and the resulting protocol version."""
 
 from __future__ import annotations
 

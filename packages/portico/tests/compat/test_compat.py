@@ -1,4 +1,4 @@
-"""The words of FastMCP and of the official SDK, as their users write them."""
+"""FastMCP and MCP SDK APIs as their users write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that were written for FastMCP or the official SDK: logins, shaping, folders of tools, extensions."""
+"""Servers written for FastMCP or the MCP SDK: logins, transforms, tool directories, extensions."""
 
 from __future__ import annotations
 

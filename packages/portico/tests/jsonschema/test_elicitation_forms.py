@@ -1,4 +1,4 @@
-"""Forms: what every client can draw, and whether it was filled in."""
+"""Elicitation forms: supported fields, and validation of answers."""
 
 from __future__ import annotations
 

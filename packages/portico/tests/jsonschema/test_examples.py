@@ -1,4 +1,4 @@
-"""Examples are values that fit."""
+"""Generated examples are valid."""
 
 from __future__ import annotations
 

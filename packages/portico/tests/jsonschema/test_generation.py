@@ -1,4 +1,4 @@
-"""JSON Schema from Python types, and what a client is told about parameters."""
+"""JSON Schema from Python types, and descriptions of parameters."""
 
 import dataclasses
 import datetime

@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 to the letter, as the five revisions of MCP narrow it (basic, Messages)."""
+"""JSON-RPC 2.0, as restricted by the five protocol versions of MCP (basic, Messages)."""
 
 import bisect
 import itertools

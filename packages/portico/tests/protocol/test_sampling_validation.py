@@ -1,4 +1,4 @@
-"""Conversations with tools: what a model's provider would take, and what not."""
+"""Validation of sampling conversations with tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an older revision is told differently: the tables, and the rules that use them.
+"""Translation of messages for older protocol versions: the tables, and the rules that use them.
 
 Source: the schema of each revision; when each member appeared is also in the changelog of the revision that brought
 it. The tables are compared with the official schemas themselves where those are at hand (`../shared/data/schema`).

@@ -1,4 +1,4 @@
-"""URI templates: RFC 6570 for expansion, the choices at the top of `portico.protocol.uri_template` for matching."""
+"""URI templates: expansion by RFC 6570, matching as described in `portico.protocol.uri_template`."""
 
 from __future__ import annotations
 

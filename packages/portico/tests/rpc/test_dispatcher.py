@@ -1,4 +1,4 @@
-"""The one door: which era a request belongs to, what it gets back, and that it always gets something back.
+"""The dispatcher: protocol version of a request, and exactly one response for each.
 
 A single message goes through a Channel in front of the handler; what only a stream has (cancellation, batches while
 others run) through the Channel and the Session that a transport puts in front of a server.

@@ -1,4 +1,4 @@
-"""Whatever comes in, nothing is raised, and whatever goes out is JSON-RPC.
+"""Arbitrary input never raises, and all output is valid JSON-RPC.
 
 The examples are the same on every run, more of them with `STORM=1`; `FUZZ=100 pytest tests/fuzz` looks a hundred times
 as far, at random.

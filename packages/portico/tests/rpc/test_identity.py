@@ -1,4 +1,4 @@
-"""Shares are per network: whoever has a /64 of IPv6 can send from any address in it."""
+"""Limits are per network: a client with a /64 of IPv6 can use any of its addresses."""
 
 from __future__ import annotations
 

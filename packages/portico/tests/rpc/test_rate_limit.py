@@ -1,4 +1,4 @@
-"""`RateLimiter`: the buckets of one rate."""
+"""`RateLimiter`: the token buckets of one rate."""
 
 from __future__ import annotations
 

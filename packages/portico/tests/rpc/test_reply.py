@@ -1,4 +1,4 @@
-"""A Reply lives as long as its request: nothing of a call is said after its answer, or after its cancellation."""
+"""A Reply ends with its request: no messages after the response or the cancellation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is logged of each request at the level debug, on every transport."""
+"""Debug logging of requests on every transport."""
 
 from __future__ import annotations
 

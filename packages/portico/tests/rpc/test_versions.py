@@ -1,4 +1,4 @@
-"""After a request of 2026-07-28 the stream's words are that revision's."""
+"""After a request of 2026-07-28, messages of the stream follow that version."""
 
 from __future__ import annotations
 

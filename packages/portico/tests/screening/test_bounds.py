@@ -1,4 +1,4 @@
-"""However long or hostile a text is, looking for secrets takes time in proportion to its length.
+"""Secret detection takes linear time for long and hostile texts.
 
 Two proofs. Every pattern is bounded: from one place in a text there are only so many ways to try it, and only so many
 characters that it can reach. And texts made to be slow take four times as long when they are four times as long.

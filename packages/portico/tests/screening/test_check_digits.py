@@ -1,4 +1,4 @@
-"""Check digits, against the numbers that the authorities themselves print as examples."""
+"""Check digits, with the examples published by the authorities."""
 
 from __future__ import annotations
 

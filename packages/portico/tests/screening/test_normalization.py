@@ -1,4 +1,4 @@
-"""A password is found however it is written down: other spaces, other signs, entities of web pages, other languages."""
+"""Passwords are found in any notation: Unicode spaces and signs, HTML entities, other languages."""
 
 from __future__ import annotations
 

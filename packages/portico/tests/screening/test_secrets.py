@@ -1,4 +1,4 @@
-"""Secrets and personal data are found before anything is stored, and nothing else is.
+"""Secrets and personal data are found before storage, without false positives.
 
 Every value is made when the test runs, from alphabets and check digits: none is a credential, and none is written here.
 """

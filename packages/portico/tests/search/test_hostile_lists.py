@@ -1,4 +1,4 @@
-"""What a server lists may be anything: what can be read of it is found, and nothing passes for another tool."""
+"""Hostile tool lists: valid entries are searchable, and no tool can pose as another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index of tools: what a query finds, and what it costs."""
+"""The tool index: results and cost of queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search face: two tools that stand for all, under the same rules and names."""
+"""Tool search: two tools instead of all, under the same policy and names."""
 
 from __future__ import annotations
 

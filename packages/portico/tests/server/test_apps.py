@@ -1,4 +1,4 @@
-"""MCP Apps (SEP-1865, 2026-01-26): pages of tools, what they want, and who is shown which tool."""
+"""MCP Apps (SEP-1865, 2026-01-26): pages of tools, their permissions, and tool visibility."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked and done inside inner calls and steps is told apart, also when the body is run again."""
+"""Nested calls and steps are attributed to their place in the body, also when it is replayed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the author of a server may not build: whatever the protocol forbids is refused at once, not sent to clients."""
+"""Invalid definitions are rejected when the server is built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Middleware as classes with a method for each thing that can be asked."""
+"""Middleware classes with a method for each kind of request."""
 
 from __future__ import annotations
 

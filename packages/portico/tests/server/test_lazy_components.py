@@ -1,5 +1,4 @@
-"""Late tools, resources and prompts: nothing of their functions is loaded before it is asked for, and then they are
-what they would have been."""
+"""Lazy tools, resources and prompts import their module on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists: their pages, their cursors, their order, and the bytes that are kept until something changes."""
+"""Lists: pages, cursors, order, and cached encodings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HandlerMiddleware: from Handler to Handler, around everything a server answers."""
+"""HandlerMiddleware wraps every request of a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A misspelt option is refused at once, with the one that was meant."""
+"""Misspelled options are rejected with a suggestion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server loads before its first answer: what every server needs, and no more; what comes later is found."""
+"""Modules that a server imports before its first response."""
 
 from __future__ import annotations
 

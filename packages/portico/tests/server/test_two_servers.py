@@ -1,4 +1,4 @@
-"""Two servers in one process: what a body asks of another server, it asks for its own caller."""
+"""Two servers in one process: a call from one to the other keeps its caller."""
 
 from __future__ import annotations
 

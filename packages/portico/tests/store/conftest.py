@@ -1,4 +1,4 @@
-"""Every engine, for every test that does not name one: SQLite on a file, SQLite in memory, and a real PostgreSQL."""
+"""Every engine for each test that does not name one: SQLite on disk and in memory, and a real PostgreSQL."""
 
 from __future__ import annotations
 

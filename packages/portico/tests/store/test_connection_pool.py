@@ -1,4 +1,4 @@
-"""Threads come when they are needed and go when they are not; no job is lost in between."""
+"""Worker threads start on demand and end when idle; no job is lost."""
 
 from __future__ import annotations
 

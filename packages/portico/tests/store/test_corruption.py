@@ -1,4 +1,4 @@
-"""A damaged file is a clear error of ours, whatever is damaged in it; nothing is made anew without a word."""
+"""A corrupt file raises a clear error and is never replaced silently."""
 
 from __future__ import annotations
 

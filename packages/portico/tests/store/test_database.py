@@ -1,4 +1,4 @@
-"""Reading and writing, the same on every engine."""
+"""Reads and writes are equal on every engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One SQL for both engines: what is translated, and what is left alone."""
+"""One SQL for both engines: the translation."""
 
 from __future__ import annotations
 

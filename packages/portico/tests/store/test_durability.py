@@ -1,4 +1,4 @@
-"""What was acknowledged is there, whatever is killed and whenever."""
+"""Acknowledged data survives any crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events, within a process and between processes."""
+"""Events within a process and between processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys of a store, which are not in it."""
+"""Keys of a store, which are stored outside of it."""
 
 from __future__ import annotations
 

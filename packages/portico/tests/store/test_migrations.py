@@ -1,4 +1,4 @@
-"""Numbered files, applied once, by whoever comes first."""
+"""Numbered migrations, applied once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that is slow, locked or full of others is waited for by a server that starts: it does not end."""
+"""A starting server waits for a slow or locked store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong outside of us: clear errors, nothing half written, and all is well when the trouble is over."""
+"""External failures: clear errors, no partial writes, and recovery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenTelemetry's conventions for MCP (semconv, gen-ai/mcp), as a collector sees them: OTLP over HTTP, real bytes."""
+"""OpenTelemetry conventions for MCP (semconv, gen-ai/mcp), received over OTLP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugin of pytest, in a project of its own: as its users have it."""
+"""The pytest plugin, in a separate project."""
 
 from __future__ import annotations
 

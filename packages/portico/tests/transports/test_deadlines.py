@@ -1,4 +1,4 @@
-"""The time that calls may take, watched over by one timer."""
+"""Timeouts of calls, with one timer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The event loop of servers and clients: lifespans that a task of their own enters and exits."""
+"""The event loop of servers and clients: lifespans entered and exited in one task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `_meta` that a connection adds to the requests of others."""
+"""The `_meta` that a connection adds to forwarded requests."""
 
 from __future__ import annotations
 

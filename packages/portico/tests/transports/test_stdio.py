@@ -1,4 +1,4 @@
-"""The stdio transport, as a client sees it: a child process, its pipes and its end."""
+"""The stdio transport in the client: a child process, its pipes and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Typed clients: they type-check, they work against a live server, and no name of a server's becomes code."""
+"""Typed clients: they pass type checkers, work against a live server, and never execute names of a server."""
 
 from __future__ import annotations
 

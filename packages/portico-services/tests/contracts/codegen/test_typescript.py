@@ -1,5 +1,4 @@
-"""What is generated in TypeScript, held against the real compiler and the official clients, and run by Node against a
-live server."""
+"""Generated TypeScript passes the compiler and runs on Node against a live server."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Everything that code might try, tried in the real jail: nothing of it works, the server answers meanwhile, and the
-session goes on, or begins anew and says so."""
+"""Escape attempts in the real sandbox: all fail, the server stays responsive, and the session continues or is
+reported as restarted."""
 
 from __future__ import annotations
 

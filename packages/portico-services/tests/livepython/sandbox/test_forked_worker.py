@@ -1,4 +1,4 @@
-"""A server in a process of its own, as people run it, and what becomes of workers when it ends."""
+"""A server process with forked workers, and the workers after its end."""
 
 from __future__ import annotations
 

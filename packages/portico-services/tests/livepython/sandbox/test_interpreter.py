@@ -1,4 +1,4 @@
-"""An image by itself: what code gives, what it says when it fails, and how values are shown."""
+"""The interpreter: results, errors and the display of values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code that is cancelled, or whose time is up: it is interrupted, and its session keeps its names if it yields."""
+"""Cancelled and timed-out code is interrupted; the session keeps its names if the code stops."""
 
 from __future__ import annotations
 

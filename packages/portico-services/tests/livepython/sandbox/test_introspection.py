@@ -1,4 +1,4 @@
-"""Questions about an image."""
+"""Introspection of a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Landlock and the rest of the jail, without the service: what is asked of the kernel, and what it says."""
+"""Landlock and the other sandbox layers without the service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods that are changed in place, and the patch that they make."""
+"""Methods changed in place, and the resulting patch."""
 
 from __future__ import annotations
 

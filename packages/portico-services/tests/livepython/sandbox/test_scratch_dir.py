@@ -1,4 +1,4 @@
-"""Directories that somebody else has filled."""
+"""Scratch directories with hostile contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The filter, run by hand for both architectures, and in the kernel for this one."""
+"""The seccomp filter: simulated for both architectures, and in the kernel for this one."""
 
 from __future__ import annotations
 

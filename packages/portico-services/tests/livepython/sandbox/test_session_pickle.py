@@ -1,4 +1,4 @@
-"""The names of a session, saved and restored."""
+"""Saving and restoring the names of a session."""
 
 from __future__ import annotations
 

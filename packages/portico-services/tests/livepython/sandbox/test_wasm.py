@@ -1,4 +1,4 @@
-"""The strict way: the same tools, with code in WebAssembly."""
+"""Strict mode: the same tools with code in WebAssembly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's view of a worker that says and does what it likes. No process here: its ends are ours."""
+"""The server side of a misbehaving worker, without a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model behind an endpoint like OpenAI's, over real HTTP."""
+"""A chat model behind an OpenAI-compatible endpoint, over real HTTP."""
 
 from __future__ import annotations
 

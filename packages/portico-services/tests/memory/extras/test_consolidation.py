@@ -1,4 +1,4 @@
-"""Putting memories in order, moving them, forgetting them."""
+"""Consolidation, moves and deletion of memories."""
 
 from __future__ import annotations
 

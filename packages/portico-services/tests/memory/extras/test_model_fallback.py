@@ -1,4 +1,4 @@
-"""Who helps to enrich and to consolidate: the client's model on every revision, a configured one, or rules."""
+"""Model selection for enrichment and consolidation: the client's model, a configured one, or rules."""
 
 from __future__ import annotations
 

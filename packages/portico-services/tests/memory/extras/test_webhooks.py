@@ -1,4 +1,4 @@
-"""Webhooks: who is told of changes, how it is signed, and that nobody waits for it."""
+"""Webhooks: delivery and signature of change events, without delaying calls."""
 
 from __future__ import annotations
 

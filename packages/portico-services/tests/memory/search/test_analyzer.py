@@ -1,4 +1,4 @@
-"""Text to words, dates, stems and questions: pure functions, whatever they are given."""
+"""Text analysis: words, dates, stems and queries, for arbitrary input."""
 
 from __future__ import annotations
 

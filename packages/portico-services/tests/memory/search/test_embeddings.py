@@ -1,4 +1,4 @@
-"""Recall by meaning: with a model of our own making, and with the real one where it is to be had."""
+"""Recall by embeddings: with a test model, and with the real one if available."""
 
 from __future__ import annotations
 

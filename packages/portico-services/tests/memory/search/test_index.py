@@ -1,4 +1,4 @@
-"""The index: kept in step with the memories, on both engines, and built anew where it is not."""
+"""The search index is consistent with the memories on both engines, and rebuilt if it is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model, beside its formulas written down plainly and computed in double precision."""
+"""MiniLM compared with its formulas in double precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tags, source, path and namespace take part in recall; a recall never comes back empty, and says what is weak."""
+"""Tags, source, path and namespace take part in recall; weak results are marked."""
 
 from __future__ import annotations
 

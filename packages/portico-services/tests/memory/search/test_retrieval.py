@@ -1,4 +1,4 @@
-"""Recall: what is found, where, and in which order; the same on both engines."""
+"""Retrieval: results and their order, equal on both engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Without a model, a memory is found by other words than its own: by the thesaurus."""
+"""Synonym expansion finds memories without a model."""
 
 from __future__ import annotations
 

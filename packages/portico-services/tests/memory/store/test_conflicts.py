@@ -1,4 +1,4 @@
-"""What contradicts what, until one of them is decided for."""
+"""Contradictions between memories and their resolution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts that are kept beside the memories: right after every change, after a failed one, and for an older store."""
+"""Counters are correct after every change, after failed ones, and for older stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the storage fails, a process is killed, or another one is at work on the same memories."""
+"""Storage failures, killed processes, and concurrent processes on the same memories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters: the same answers by whatever index, and work that does not grow with the memories that do not fit."""
+"""Filters: equal results with every index, and cost independent of memories that do not match."""
 
 from __future__ import annotations
 

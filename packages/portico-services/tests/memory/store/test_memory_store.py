@@ -1,4 +1,4 @@
-"""Memories without a protocol: kept, found, changed, brought back; the same on both engines."""
+"""The memory store without the protocol, on both engines."""
 
 from __future__ import annotations
 

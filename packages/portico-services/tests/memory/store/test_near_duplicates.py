@@ -1,4 +1,4 @@
-"""How alike two texts are, and what they speak of."""
+"""Similarity of two texts, and their subjects."""
 
 from __future__ import annotations
 

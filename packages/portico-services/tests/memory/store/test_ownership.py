@@ -1,4 +1,4 @@
-"""The user domain: with logins every principal has its own, and the local owner keeps what was stored without one."""
+"""The user domain: separate per principal with logins; the local owner keeps what was stored before."""
 
 from __future__ import annotations
 

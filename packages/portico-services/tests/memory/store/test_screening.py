@@ -1,4 +1,4 @@
-"""What becomes of secrets and of personal data before anything is stored: by which settings, and by every way in."""
+"""Screening of secrets and personal data before storage, by setting and by entry point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two clones of one repository, with real git."""
+"""Synchronisation of two clones of a repository, with real git."""
 
 from __future__ import annotations
 

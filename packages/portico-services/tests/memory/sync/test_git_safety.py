@@ -1,4 +1,4 @@
-"""A repository may come from anybody, as an archive: nothing of what it holds is run, and nothing is told elsewhere."""
+"""Hostile repositories: none of their contents is executed or sent elsewhere."""
 
 from __future__ import annotations
 

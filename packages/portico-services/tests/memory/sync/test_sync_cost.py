@@ -1,4 +1,4 @@
-"""What a sync costs: what has changed, and nothing else. And what it says when the remote is not to be had."""
+"""The cost of a sync depends on the changes only; errors of unreachable remotes."""
 
 from __future__ import annotations
 

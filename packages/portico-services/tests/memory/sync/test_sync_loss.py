@@ -1,4 +1,4 @@
-"""A sync loses nothing: whatever has become of the other side, and whoever can push to it."""
+"""A sync loses nothing, whatever happened on the remote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be read and listened to, by which names."""
+"""Resources of the memory service: reading and subscriptions."""
 
 from __future__ import annotations
 

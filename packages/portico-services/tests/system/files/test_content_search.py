@@ -1,4 +1,4 @@
-"""Looking into files: a page that ran out of time says so, and the next goes on, in the midst of a file, too."""
+"""Content search: a page that hits its time limit continues in the middle of a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files: walking, looking into them, and the index that spares both."""
+"""Files: walking, reading and the index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stack trace is one entry with the line that reports it, and an entry of its own behind any other line."""
+"""A stack trace is part of the entry that precedes it only if that entry reports it."""
 
 from __future__ import annotations
 

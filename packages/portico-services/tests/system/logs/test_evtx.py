@@ -1,4 +1,4 @@
-"""Windows event logs in files: every record is what the package says, and a damaged chunk costs only itself."""
+"""Windows event log files: records match the reference package, and a corrupt chunk affects only itself."""
 
 from __future__ import annotations
 

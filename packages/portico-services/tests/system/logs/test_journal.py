@@ -1,4 +1,4 @@
-"""Journals: every entry is what journalctl says it is, and a page goes on where the last one ended."""
+"""Journals: entries match journalctl, and pages continue without gaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large text logs: a time is found by halving, a text by its bytes, and entries are counted without reading them."""
+"""Large text logs: binary search for times, byte search for text, counting without parsing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search for a level in the bytes of a text log finds what parsing every line finds."""
+"""A byte search for a level finds the same entries as parsing every line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of text logs: when, how bad, from whom; stated or marked as guessed."""
+"""Log lines: time, level and source, stated or marked as guessed."""
 
 from __future__ import annotations
 

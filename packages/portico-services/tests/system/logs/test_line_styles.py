@@ -1,4 +1,4 @@
-"""Lines in the styles of many programs: the stated level wins over the words, and the time is found."""
+"""Log styles of many programs: a stated level takes precedence over the words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions to logs: filters, offsets, cursors, counting, and time that runs out."""
+"""Log queries: filters, offsets, cursors, counts and time limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The unified log of macOS, against a double of its program: the lines have the shape that `log show` gives them."""
+"""The macOS unified log, with a stand-in that prints the format of `log show`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text logs: from the end, over rotated files, and a page goes on where the last one ended."""
+"""Text logs: newest first, across rotated files, with stable pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hives: every key and value is what hivex says it is."""
+"""Registry hives: every key and value matches hivex."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry, on every system: branches, reading, writing, and what is kept from everybody."""
+"""The registry on every system: branches, reading, writing, hidden keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Event logs as a client sees them: what is guessed is marked, totals hold, and what is missing is said."""
+"""Event log tools: guessed values are marked, totals are correct, missing data is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large keys and long values of the registry, a page and a part at a time; and what a key does not have."""
+"""Large registry keys and long values are read in pages and parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is typed is read alike wherever the options stand."""
+"""Options are parsed alike in every position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The handshake of 2024-11-05 to 2025-11-25 (basic/lifecycle), and what a session remembers from it.
+"""The handshake of 2024-11-05 to 2025-11-25 (basic/lifecycle), and the state of a session.
 
 CREATED ──initialize──▶ INITIALIZING ──notifications/initialized──▶ OPERATING ──end of stream──▶ SHUTDOWN
 """

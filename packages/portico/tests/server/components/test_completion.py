@@ -1,4 +1,4 @@
-"""Completion: what could stand here, while somebody types."""
+"""Completion of arguments."""
 
 from __future__ import annotations
 

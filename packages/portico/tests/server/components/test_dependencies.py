@@ -1,4 +1,4 @@
-"""Dependencies that block, hang, fail or are cancelled: the call ends, and nothing else waits for it."""
+"""Dependencies that block, hang, fail or are cancelled: the call ends without delaying others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts: arguments that arrive as text, and messages that leave in every shape."""
+"""Prompts: text arguments, and messages in every form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resources and templates: what is listed, what is read, and what is said when it is not there."""
+"""Resources and templates: lists, reads, and errors for missing ones."""
 
 from __future__ import annotations
 

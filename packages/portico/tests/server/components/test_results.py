@@ -1,4 +1,4 @@
-"""From what a body returns to what the wire says; and what is structured keeps the promise of its schema."""
+"""Conversion of return values to results, validated against the output schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where bodies run: `def` in a few threads, `async def` on the loop; nobody who blocks is in anybody's way."""
+"""Threads for `def` functions, the event loop for `async def`; blocking functions delay no other call."""
 
 from __future__ import annotations
 

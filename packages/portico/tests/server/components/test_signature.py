@@ -1,4 +1,4 @@
-"""From a function to its schemas and back from bytes to arguments."""
+"""From a function signature to schemas, and from bytes to arguments."""
 
 import dataclasses
 import datetime

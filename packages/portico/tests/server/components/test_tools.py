@@ -1,4 +1,4 @@
-"""Tools: what a client is told of them, what it may send, and what it hears when that is wrong."""
+"""Tools: definitions, arguments and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a body can do besides returning: ask, remember what it did, log, report, look around; on every revision."""
+"""Context methods on every protocol version: elicitation, steps, logging, progress, client information."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server asks of a client: only what was declared, in forms that the revision has, and answers that fit them."""
+"""Server-to-client requests: only declared features, forms valid for the protocol version, validated answers."""
 
 from __future__ import annotations
 

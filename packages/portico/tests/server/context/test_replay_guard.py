@@ -1,4 +1,4 @@
-"""An answer of the user counts once, however often the call arrives that carries it."""
+"""An answer of the user is used once, however often the call is repeated."""
 
 from __future__ import annotations
 

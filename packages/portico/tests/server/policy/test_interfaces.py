@@ -1,4 +1,4 @@
-"""Whose everything is, and that whatever leads to something passes the guard."""
+"""Ownership of components, and policy on every path to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers in servers: names with a prefix on the outside, everything else as if it were one server."""
+"""Mounted servers: prefixed names, otherwise as one server."""
 
 from __future__ import annotations
 

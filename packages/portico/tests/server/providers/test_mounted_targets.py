@@ -1,4 +1,4 @@
-"""Servers elsewhere as part of this one: at a URL, as a command, behind a Client; results go through as they came."""
+"""Mounted remote servers, commands and clients: results pass unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names: a pure function of the settings, never the same for two, and never too long."""
+"""Names depend only on the settings, are unique, and have a maximum length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Services: bundles that come and go as one, and those who listen are told exactly when something has changed."""
+"""Services are added and removed as a unit, with one change notification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""subscriptions/listen: a change is looked up, only who asked for it is looked at, and there is an end to asking."""
+"""subscriptions/listen: cost per change, and limits."""
 
 from __future__ import annotations
 

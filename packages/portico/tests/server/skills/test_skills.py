@@ -1,4 +1,4 @@
-"""Skills (SEP-2640): a folder of instructions as resources, and nothing outside of that folder."""
+"""Skills (SEP-2640): a directory of instructions as resources, without access outside of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both engines, and what speaks to a server that has tasks. Every wait is bounded, and nothing sleeps."""
+"""Task fixtures on both engines, and clients. Every wait has a timeout, and no test sleeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine without a server, on both stores: taking, running, waiting, letting go, and the death of others."""
+"""The task engine without a server, on both stores: claims, leases, retries, and crashed workers."""
 
 from __future__ import annotations
 

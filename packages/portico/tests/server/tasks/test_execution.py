@@ -1,4 +1,4 @@
-"""What a tool can be, and what its body can do, as a task."""
+"""Kinds of task tools, and the features available in their bodies."""
 
 from __future__ import annotations
 

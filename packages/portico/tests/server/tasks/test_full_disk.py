@@ -1,4 +1,4 @@
-"""A full disk while tasks run: whoever asks is told so, nothing is lost, and all goes on when there is room again."""
+"""A full disk while tasks run: callers get an error, nothing is lost, and work resumes afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks over HTTP: what only that transport has a part in."""
+"""Tasks over HTTP."""
 
 from __future__ import annotations
 

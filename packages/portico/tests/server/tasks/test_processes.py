@@ -1,4 +1,4 @@
-"""Tasks and the processes that run them: restarts, deaths, and work for others. On both stores."""
+"""Tasks across worker processes: restarts, crashes and takeover, on both stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine asks of the store again and again does not take longer because there are many finished jobs."""
+"""Polling statements of the task engine take constant time, however many jobs are finished."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that is killed again and again, at any moment, loses no task and does nothing twice that it has finished."""
+"""A server killed repeatedly at any moment loses no task and repeats no completed step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks of 2025-11-25, message by message: an experiment in the core of that revision."""
+"""Tasks of 2025-11-25, message by message: experimental core feature of that version."""
 
 from __future__ import annotations
 

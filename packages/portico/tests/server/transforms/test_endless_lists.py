@@ -1,4 +1,4 @@
-"""Lists that never end: each way through one is as long as it may be, and no longer."""
+"""Limits for endless lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transforms that were written for FastMCP, with functions of its names."""
+"""Transforms written for FastMCP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the client's side of HTTP need: servers of their own on this machine, and TLS for them."""
+"""Fixtures of the HTTP client tests: local servers and TLS certificates."""
 
 from __future__ import annotations
 

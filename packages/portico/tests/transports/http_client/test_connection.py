@@ -1,4 +1,4 @@
-"""HTTP/1.1 as a client reads it: framing, reuse, bounds, and a connection that ends at any moment."""
+"""HTTP/1.1 in the client: framing, reuse, limits, and connections closed at any moment."""
 
 from __future__ import annotations
 

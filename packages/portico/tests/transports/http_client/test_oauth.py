@@ -1,4 +1,4 @@
-"""Logging in, with real sockets: the driver of OAuth, the page a browser comes back to, and who may follow whom."""
+"""OAuth with real sockets: the driver, the redirect page, and redirects."""
 
 from __future__ import annotations
 

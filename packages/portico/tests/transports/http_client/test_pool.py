@@ -1,4 +1,4 @@
-"""Getting to a server: TLS, proxies as the environment names them, and both kinds of addresses."""
+"""Connecting: TLS, proxies from the environment, IPv4 and IPv6."""
 
 from __future__ import annotations
 

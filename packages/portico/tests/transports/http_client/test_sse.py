@@ -1,4 +1,4 @@
-"""HTTP+SSE, the transport of 2024-11-05: a server of ours that serves it, and scripted ones that lie."""
+"""HTTP+SSE of 2024-11-05: a real server and hostile scripted ones."""
 
 from __future__ import annotations
 

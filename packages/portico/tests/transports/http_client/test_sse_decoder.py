@@ -1,4 +1,4 @@
-"""Server-sent events, held against the HTML standard (9.2.6) as a few slow lines read it."""
+"""Server-sent events, compared with a plain implementation of the HTML standard (9.2.6)."""
 
 from __future__ import annotations
 

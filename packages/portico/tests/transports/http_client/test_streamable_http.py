@@ -1,4 +1,4 @@
-"""Streamable HTTP from the client's side: what each revision wants said, and what is made of what comes back."""
+"""Streamable HTTP in the client: required headers of each protocol version, and responses."""
 
 from __future__ import annotations
 

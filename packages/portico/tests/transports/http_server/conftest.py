@@ -1,4 +1,4 @@
-"""What the tests of HTTP need: a listener in this process, raw connections to it, and a client by hand.
+"""Fixtures of the HTTP server tests: a listener, raw connections and a minimal client.
 
 Every wait is bounded, and nothing sleeps. Unless a test says otherwise, nothing may be left in the log as an error,
 and when everything is over nothing may be running any more.

@@ -1,4 +1,4 @@
-"""The other door: the same endpoint as an ASGI application, on servers of other people, alone and mounted."""
+"""The endpoint as an ASGI application, on other servers, alone and mounted."""
 
 from __future__ import annotations
 

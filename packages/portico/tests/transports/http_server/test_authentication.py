@@ -1,4 +1,4 @@
-"""A resource server over HTTP: which tokens it takes, which it refuses, and how it says which it wants."""
+"""A resource server over HTTP: accepted and rejected tokens, and challenges."""
 
 from __future__ import annotations
 

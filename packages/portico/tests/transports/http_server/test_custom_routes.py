@@ -1,4 +1,4 @@
-"""Pages beside the endpoint: the same by our listener and by ASGI."""
+"""Custom routes, on the listener and through ASGI."""
 
 from __future__ import annotations
 

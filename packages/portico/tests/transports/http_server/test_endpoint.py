@@ -1,4 +1,4 @@
-"""Several endpoints at one port: each path has a Handler and sessions of its own."""
+"""Several endpoints on one port, each with its own handler and sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where very many calls are in flight, callers share what there is: one who asks for much keeps nobody waiting."""
+"""Fair scheduling between callers when many calls are in flight."""
 
 from __future__ import annotations
 

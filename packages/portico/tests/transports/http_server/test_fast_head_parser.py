@@ -1,4 +1,4 @@
-"""A head that is read without the parser says what the parser would have said; what is not plain is left to that."""
+"""The fast head parser gives the same result as the full parser, and leaves unusual heads to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking in from outside: whether it lives, and what it has done."""
+"""Health checks and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A long day of hostile clients: nothing of them stays, and none of them stops the loop for others.
+"""Hostile clients leave nothing behind and never block the event loop.
 
 `STORM=1` sends two hundred thousand requests; otherwise a few thousand, which is enough for what leaks every time.
 """

@@ -1,4 +1,4 @@
-"""2024-11-05: HTTP with SSE, one address to listen and one to speak."""
+"""2024-11-05: HTTP with SSE, one endpoint for events and one for messages."""
 
 from __future__ import annotations
 

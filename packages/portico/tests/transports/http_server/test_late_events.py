@@ -1,4 +1,4 @@
-"""What comes too late changes nothing: not the next answer on the connection, and not a head that was judged."""
+"""Late events do not affect the next response of the connection."""
 
 from __future__ import annotations
 

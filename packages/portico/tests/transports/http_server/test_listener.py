@@ -1,4 +1,4 @@
-"""Our own listener, spoken to in bytes. On uvloop, which serves in earnest, and on Python's own loop."""
+"""The listener at the level of bytes, on uvloop and asyncio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many clients, many calls: nothing grows that should not.
+"""Many clients and calls: bounded memory.
 
 The server is a child, so that its memory is its own and its files are not ours.
 """

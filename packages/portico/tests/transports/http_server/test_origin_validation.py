@@ -1,4 +1,4 @@
-"""Who is let in: Host, Origin, and what a page in a browser may do."""
+"""Validation of Host and Origin, and CORS."""
 
 from __future__ import annotations
 

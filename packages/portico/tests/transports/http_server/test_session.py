@@ -1,4 +1,4 @@
-"""2025-03-26, 2025-06-18 and 2025-11-25 over HTTP: sessions, streams, and coming back to them.
+"""2025-03-26, 2025-06-18 and 2025-11-25 over HTTP: sessions, streams and resumption.
 
 The official suite has nothing for the first two, so their texts are gone through here, MUST by MUST.
 """

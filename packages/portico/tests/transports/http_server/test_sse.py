@@ -1,4 +1,4 @@
-"""Each writer keeps its framing, whatever it is given: server-sent events and the headers of a response."""
+"""Writers keep their framing for any input: server-sent events and response headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""2026-07-28 over HTTP: every request alone, its headers saying what its body says."""
+"""2026-07-28 over HTTP: stateless requests, whose headers repeat the body."""
 
 from __future__ import annotations
 

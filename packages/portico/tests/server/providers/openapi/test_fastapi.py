@@ -1,4 +1,4 @@
-"""A FastAPI application, called through MCP and directly: the answers are equal."""
+"""A FastAPI application gives equal results through MCP and directly."""
 
 from __future__ import annotations
 

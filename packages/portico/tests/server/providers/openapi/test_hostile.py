@@ -1,4 +1,4 @@
-"""Documents that were written to do harm, and APIs that answer so: a document costs little, and harms no other part."""
+"""Hostile OpenAPI documents and APIs: bounded cost, and no effect on other components."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An API over HTTP: credentials, redirects, places, bounds; and as an upstream of a gateway."""
+"""An API over HTTP: credentials, redirects, private hosts, limits; and as a gateway upstream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters are written as OpenAPI's table of styles has them (OpenAPI 3.1, Parameter Object, Style Examples)."""
+"""Parameter styles of OpenAPI 3.1 (Parameter Object, Style Examples)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas of 3.0 and 3.1 come out as JSON Schema 2020-12, with `$defs` of what an operation reaches."""
+"""Schemas of OpenAPI 3.0 and 3.1 as JSON Schema 2020-12, with the reachable `$defs`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of many processes need: a supervisor with its workers, and clients by hand."""
+"""Fixtures of the worker tests: a supervisor with its workers, and minimal clients."""
 
 from __future__ import annotations
 

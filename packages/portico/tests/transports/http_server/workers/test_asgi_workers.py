@@ -1,4 +1,4 @@
-"""Several workers of other people's servers, with a store that they share."""
+"""Several workers of other ASGI servers with a shared store."""
 
 from __future__ import annotations
 

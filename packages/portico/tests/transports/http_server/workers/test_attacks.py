@@ -1,4 +1,4 @@
-"""What those try who mean ill, and what happens to a worker that was not there for a while."""
+"""Attacks on workers, and a worker that was paused."""
 
 from __future__ import annotations
 

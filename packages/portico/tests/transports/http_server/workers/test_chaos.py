@@ -1,4 +1,4 @@
-"""What clients see of workers that are killed, of deploys, and of a store that is away."""
+"""Clients while workers are killed, deployments run, and the store is unavailable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of deploy/: each is read by the program that it is for, and what can run here does."""
+"""The files of deploy/ are accepted by their programs, and run where possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a gateway's upstreams is the same whichever worker is asked."""
+"""Every worker reports the same upstream status."""
 
 from __future__ import annotations
 

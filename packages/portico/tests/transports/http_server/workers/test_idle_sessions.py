@@ -1,4 +1,4 @@
-"""Many sessions with open streams, on which nothing is asked, through a deploy; and what is asked for together."""
+"""Many idle sessions with open streams through a deployment."""
 
 from __future__ import annotations
 

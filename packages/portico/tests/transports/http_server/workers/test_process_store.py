@@ -1,4 +1,4 @@
-"""What a process shares with others it shares only while it is one of them."""
+"""A process uses shared state only while it is registered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An older release and this one, side by side on one store: as in a deploy, and when it is taken back.
+"""An older release and this one on one store: during a deployment, and after a rollback.
 
 The older one is out of the history of this repository: the last commit whose fleet has a migration less.
 """

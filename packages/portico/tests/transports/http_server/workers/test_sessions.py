@@ -1,4 +1,4 @@
-"""Sessions of the handshake revisions, whichever worker a request reaches."""
+"""Sessions of handshake versions on any worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several workers have in common, of a server that has no store: what is done in one counts in all."""
+"""Limits shared by the workers of a server without a store."""
 
 from __future__ import annotations
 

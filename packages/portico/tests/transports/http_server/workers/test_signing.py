@@ -1,4 +1,4 @@
-"""What one worker tells another about a request that it sends on: signed, for this request alone, and good once."""
+"""Forwarded requests are signed, bound to the request, and valid once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers sign with, and proofs that are good once: in all of them."""
+"""Signing keys of workers, and one-time proofs across workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`portico status`: who is there, while they are there and after."""
+"""`portico status` while workers run and afterwards."""
 
 from __future__ import annotations
 

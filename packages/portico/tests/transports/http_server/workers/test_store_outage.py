@@ -1,4 +1,4 @@
-"""A worker that is cut off from the store: it answers in its sessions no longer than they are its own."""
+"""A worker that lost the store serves its sessions no longer than its lease."""
 
 from __future__ import annotations
 

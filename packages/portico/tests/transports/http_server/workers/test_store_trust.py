@@ -1,4 +1,4 @@
-"""Somebody who can read or write the store, or notify its bus, is not one of the workers."""
+"""Write access to the store or its events does not make a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two machines with three workers, and all that can happen to them at once.
+"""Two machines with three workers, under concurrent failures.
 
 Usually it takes some seconds. With STORM=1 it is two minutes, in which a worker is killed every five seconds.
 """

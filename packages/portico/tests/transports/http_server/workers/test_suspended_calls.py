@@ -1,4 +1,4 @@
-"""Calls and tasks that a gateway keeps while their clients are asked: whichever worker a client comes back to."""
+"""Suspended calls and tasks of a gateway continue on any worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A token that is taken out of its file, with several workers."""
+"""A token removed from its file, with several workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two servers that know of each other by nothing but the PostgreSQL they share, behind a proxy that alternates."""
+"""Two servers that share only PostgreSQL, behind an alternating proxy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--workers N`: processes that are started, watched over, replaced and ended together."""
+"""`--workers N`: processes are started, monitored, replaced and stopped together."""
 
 from __future__ import annotations
 
