@@ -1,4 +1,6 @@
-"""What a rule costs: one decision among a hundred, one list, one limit. `python benchmarks/access_decisions.py`"""
+"""Measure access policy: one decision among a hundred rules, one list, one rate limit. `python
+benchmarks/access_decisions.py`
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ TIMES = 200_000
 
 
 def microseconds(fn: Callable[[], object], times: int = TIMES) -> float:
-    """The best of five."""
+    """Return the best of five runs."""
     best = float("inf")
     for _ in range(5):
         began = time.perf_counter()

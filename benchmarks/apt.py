@@ -1,4 +1,4 @@
-"""Programs of the distribution that ours are measured beside: there already, or installed where that is possible."""
+"""Programs of the distribution to compare with: already present, or installed if possible."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ UNKNOWN = "of unknown version"
 
 
 def program(package: str, *names: str) -> str:
-    """A program by one of its names, wherever the package puts it."""
+    """Return a program by one of its names, wherever the package puts it."""
     return had(package, lambda: next((found for name in names if (found := shutil.which(name, path=PLACES))), None))
 
 
 def had(package: str, look: Callable[[], str | None]) -> str:
-    """What `look` finds, before or after the package is installed."""
+    """Return the result of `look`, before or after installing the package."""
     if found := look():
         return found
     if not (apt := shutil.which("apt-get")):
@@ -50,7 +50,7 @@ def version(package: str) -> str:
 
 
 def prepare(peer: Peer, *names: str) -> Peer:
-    """The peer with its program, called by its title unless other names are given; or with the reason why not."""
+    """Return the peer with its program, or with the reason why it is not available."""
     try:
         found = program(peer.package, *(names or (peer.title,)))
     except NotInstalled as why:

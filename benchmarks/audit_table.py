@@ -1,4 +1,4 @@
-"""The table of the audit: what it costs a call, and how long a million records take to verify.
+"""Measure the audit log: cost per call, and verification of a million records.
 
 The cost is the processor time of the whole process, threads included, with an audit and without one; in the same run,
 by turns, on one loop and without a network.
@@ -59,12 +59,12 @@ class Waiting(Reply):
 
 
 async def calls(number: int, folder: Path | None) -> float:
-    """Microseconds of processor time a call."""
+    """Return microseconds of CPU per call."""
     server = Server("benchmark")
 
     @server.tool
     async def add(a: int, b: int) -> int:
-        """Add."""
+        """Add two numbers."""
         return a + b
 
     if folder is not None:
@@ -83,7 +83,7 @@ async def calls(number: int, folder: Path | None) -> float:
 
 
 async def fill(store: str, folder: Path, number: int) -> None:
-    """A chain of records as a server writes them, with a checkpoint for every thousand."""
+    """Write a chain of records as a server does, with a checkpoint per thousand."""
     key, name = load_or_create_key(folder), new_chain_id()
     rest = (
         ',"at":1794815931131551,"method":"tools/call","owner":"benchmark","name":"add","principal":"user-17","client":'
@@ -111,7 +111,7 @@ async def fill(store: str, folder: Path, number: int) -> None:
 
 
 async def verified(store: str, folder: Path) -> tuple[float, float]:
-    """The seconds that it takes, by the clock and of the processor."""
+    """Return the elapsed and the CPU seconds of a verification."""
     keys = TrustedKeys([load_or_create_key(folder).public])
     async with Database(store) as database:
         began, used = time.perf_counter(), time.process_time()

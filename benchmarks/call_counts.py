@@ -1,4 +1,4 @@
-"""How far one tools/call travels: the library's own files it passes through, and the Python calls it makes.
+"""Count the library files and Python calls that one tools/call passes through.
 
 Counts do not flicker as timings do. The server runs its real stdio path in a child with a profile hook; two runs that
 differ only in the number of requests are subtracted, so that start, handshake and shutdown cancel out and what is
@@ -25,7 +25,7 @@ FEW, MANY = 20, 120
 
 @dataclass(frozen=True)
 class Count:
-    """Own files by package, in the order the peer names them, and Python calls in all code, for one request."""
+    """Files by package, in the order of the peer's packages, and Python calls, for one request."""
 
     files: dict[str, int]
     calls: float
@@ -56,7 +56,7 @@ def profiled(peer: Peer, body: str, requests: int) -> dict[str, Any]:
 
 
 def serve_profiled(server_file: str, out: str, modules: list[str]) -> None:
-    """In the child: serve as always, with the hook in every thread, and write the counts when input ends."""
+    """In the child: serve with a profiling hook in every thread, and write the counts at the end of input."""
     module = load(server_file)
     server = module.build()
     seen: list[Any] = []
@@ -78,14 +78,15 @@ def serve_profiled(server_file: str, out: str, modules: list[str]) -> None:
 
 
 def tally(codes: list[Any]) -> dict[str, int]:
-    """Calls by place. Not by code object: two of those can be equal and lie in different files, or differ and share
-    a place, as generated ones do."""
+    """Count calls by location. Not by code object: two of those can be equal and lie in different files, or differ and
+    share a location, as generated ones do.
+    """
     places = Counter((code.co_filename, code.co_firstlineno, code.co_qualname) for code in codes)
     return {json.dumps(place): number for place, number in places.items()}
 
 
 def roots(modules: list[str]) -> dict[str, str]:
-    """Where each package's files lie, with the separator, so that `mcp` does not claim `mcp_types`."""
+    """Return each package's folder with the separator, so that `mcp` does not match `mcp_types`."""
     found = {}
     for name in modules:
         spec = importlib.util.find_spec(name)

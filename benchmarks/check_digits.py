@@ -1,4 +1,4 @@
-"""Our check digits beside those of python-stdnum: random numbers of each form, and where the two disagree.
+"""Compare the check digits with python-stdnum: random numbers of each format, and disagreements.
 
     pip install python-stdnum
     .venv/bin/python benchmarks/check_digits.py [--numbers 100000]
@@ -21,8 +21,9 @@ Check = Callable[[str], object]
 
 
 def drawn(form: str, rng: random.Random) -> str:
-    """A number of a form: `9` is any digit, `A` any letter, `D` a date as YYMMDD, and so on; the rest stands for
-    itself."""
+    """Draw a number of a format: `9` is any digit, `A` any letter, `D` a date as YYMMDD, and so on; other characters
+    are literal.
+    """
     pieces = {
         "9": lambda: rng.choice(DIGITS),
         "A": lambda: rng.choice(LETTERS),
@@ -36,7 +37,7 @@ def drawn(form: str, rng: random.Random) -> str:
 
 
 def account(rng: random.Random) -> str:
-    """An IBAN of digits whose sum is right."""
+    """Return an IBAN with valid check digits."""
     country, length = rng.choice(list(check_digits.IBAN_LENGTHS.items()))
     body = drawn("9" * (length - 4), rng)
     check = 98 - int("".join(str(int(letter, 36)) for letter in f"{body}{country}00")) % 97
@@ -85,7 +86,7 @@ ROWS: list[tuple[str, Check, str, str]] = [
 
 
 def measured(check: Check, numbers: list[str]) -> tuple[list[bool], float, int]:
-    """The verdicts, microseconds for each number, and how often the check raised."""
+    """Return the verdicts, microseconds per number, and the number of exceptions."""
     verdicts, failures = [], 0
     start = time.process_time()
     for number in numbers:

@@ -1,4 +1,4 @@
-"""The questions of the clients' table: every client calls the same tool of the same server, which is Portico's.
+"""Scenarios of the client table: every client calls the same tool of the same Portico server.
 
 The clients take turns, and each turn is a process of its own.
 """

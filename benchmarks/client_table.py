@@ -1,4 +1,4 @@
-"""The clients' table: a line for each question, a column for each client."""
+"""The client table: a row per scenario, a column per client."""
 
 from __future__ import annotations
 

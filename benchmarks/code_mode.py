@@ -1,4 +1,4 @@
-"""What a script costs: one call from within the jail, and a run of fifty calls against fifty calls by a client.
+"""Measure code mode: one call from the sandbox, and a script with fifty calls against fifty client calls.
 
     python benchmarks/code_mode.py
 
@@ -49,7 +49,7 @@ def server() -> Server:
 
     @made.tool(annotations={"readOnlyHint": True})
     async def add(a: int, b: int) -> int:
-        """The sum."""
+        """Return the sum."""
         return a + b
 
     made.add(CodeMode(warm_workers=2))
@@ -57,7 +57,7 @@ def server() -> Server:
 
 
 async def shortest(turns: int, work: Callable[[], Awaitable[Any]]) -> float:
-    """Seconds."""
+    """Return the shortest time in seconds."""
     took: list[float] = []
     for _ in range(turns):
         # The next jail is made meanwhile; it is not part of a run.
@@ -69,13 +69,13 @@ async def shortest(turns: int, work: Callable[[], Awaitable[Any]]) -> float:
 
 
 def spent(process: int) -> float:
-    """Seconds of processor time that another process has used."""
+    """Return the CPU seconds of another process."""
     with open(f"/proc/{process}/schedstat") as file:
         return int(file.read().split()[0]) / 1e9
 
 
 async def processor_time(turns: int, work: str) -> float:
-    """Seconds for one call: looked at by a tool, before the first call and after the last."""
+    """Return CPU seconds per call, read by a tool before the first call and after the last."""
     made, marks = server(), []
     jails: Any = next(one for one in made.services if isinstance(one, CodeMode))._workers
     take, taken = jails.take, []
@@ -88,7 +88,7 @@ async def processor_time(turns: int, work: str) -> float:
 
     @made.tool(annotations={"readOnlyHint": True})
     async def mark() -> None:
-        """Look at the clocks."""
+        """Read the clocks."""
         marks.append(time.process_time() + spent(taken[-1].ends.pid))
 
     async with Client(made) as client:
@@ -126,7 +126,7 @@ async def times(turns: int) -> dict[str, float]:
 
 
 def traffic() -> dict[str, float]:
-    """What a model would have to write and read: arguments and results, without the envelope."""
+    """Return the characters that a model would write and read: arguments and results, without the envelope."""
     script = SCRIPT.format(calls=CALLS)
     one = len('{"a":25,"b":1}') + len('{"content":[{"type":"text","text":"26"}],"structuredContent":{"result":26}}')
     return {"run_bytes": len(script) + len('{"calls":50}'), "direct_bytes": CALLS * one}

@@ -1,4 +1,4 @@
-"""Imported by what starts processes to measure them: these use what was compiled before, whatever the environment says.
+"""Imported by scripts that start processes to measure them: these use cached bytecode, whatever the environment says.
 
 With PYTHONDONTWRITEBYTECODE each of them would compile all of its modules anew, and a start would take twice as long.
 The Makefile takes it off as well.

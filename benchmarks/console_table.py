@@ -1,4 +1,4 @@
-"""The table of the console: what it costs a call that it is there, and that a page watches; how soon the page is there.
+"""Measure the console: its cost per call with and without an open page, and the loading time of the page.
 
 Calls go over HTTP to a server in this process, client and page included, by turns: the same for all but what differs.
 What a page is shown is rationed by the second, so that watching costs so much CPU a second, whatever the calls are.
@@ -63,7 +63,7 @@ def adding() -> Server:
 
 
 async def spent(url: str, number: int) -> float:
-    """Microseconds of CPU a call."""
+    """Return CPU microseconds per call."""
     async with Client(url) as client:
         await client.call_tool("add", {"a": 0, "b": 1})
         began = time.process_time()
@@ -73,7 +73,7 @@ async def spent(url: str, number: int) -> float:
 
 
 async def calls(number: int) -> dict[str, float]:
-    """Of a server without a console, of one with a console, and of that with a page."""
+    """Measure a server without a console, with one, and with an open page."""
     plain, looked_at = adding(), adding()
     console = Console(looked_at)
     site = attach_console(looked_at, ConsoleAccess(), b"benchmark", make=lambda: console)

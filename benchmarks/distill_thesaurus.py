@@ -1,4 +1,4 @@
-"""Writes the thesaurus of the memory's ranker: for each word those that mean nearly the same.
+"""Write the thesaurus of the memory ranker: similar words for each word.
 
     python benchmarks/distill_thesaurus.py
 
@@ -41,7 +41,7 @@ HEAD = """\
 
 
 def technology() -> tuple[set[str], dict[str, dict[str, float]]]:
-    """The words of the table, and by stem those that stand beside it, with how near they are."""
+    """Return the words of the table, and for each stem its neighbours with their similarity."""
     lines = (HERE / "thesaurus" / "technology.txt").read_text(encoding="utf-8").splitlines()
     rows = [[part.split() for part in line.split(":")] for line in lines if not line.startswith("#")]
     listed = Counter(normalize_term(name) for _, names in rows for name in set(names))
@@ -57,7 +57,7 @@ def technology() -> tuple[set[str], dict[str, dict[str, float]]]:
 
 
 def vectors(folder: Path, words: list[str]) -> np.ndarray:
-    """Encoded once, and kept beside the model."""
+    """Encode the words once and cache the vectors next to the model."""
     kept = folder / "words.npz"
     if kept.is_file():
         with np.load(kept) as file:
@@ -70,7 +70,7 @@ def vectors(folder: Path, words: list[str]) -> np.ndarray:
 
 
 def stems(words: list[str], encoded: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """The stems, and a vector of length one for each."""
+    """Return the stems, and a unit vector for each."""
     encoded = encoded - encoded.mean(0)
     encoded /= np.linalg.norm(encoded, axis=1, keepdims=True)
     groups: dict[str, list[int]] = defaultdict(list)
@@ -81,7 +81,7 @@ def stems(words: list[str], encoded: np.ndarray) -> tuple[list[str], np.ndarray]
 
 
 def rows(table: np.ndarray, lot: int = 256) -> Iterator[np.ndarray]:
-    """How near each entry is to all of them."""
+    """Return the similarity of each entry to all of them."""
     for first in range(0, len(table), lot):
         yield from table[first : first + lot] @ table.T
 

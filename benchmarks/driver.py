@@ -30,12 +30,12 @@ CHUNK = 1 << 18
 
 
 class DriverError(Exception):
-    """The server did not answer as the protocol says, or not in time."""
+    """The server violated the protocol or did not answer in time."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a run of requests cost: the server's CPU, the wall time, and each request's latency where it has one."""
+    """Cost of a run of requests: CPU time of the server, elapsed time, and latencies if measured."""
 
     count: int
     cpu_ns: int
@@ -52,7 +52,7 @@ class Batch:
 
 
 def cpu_ns(pid: int) -> int:
-    """CPU of a whole process in nanoseconds.
+    """Return the CPU time of a process in nanoseconds.
 
     `/proc/PID/schedstat` is the main thread only, which would hide a server's worker threads, and `/proc/PID/stat`
     counts in ticks of 10 ms. The kernel's CPU clock of another process has neither fault; its id is the one that
@@ -62,7 +62,7 @@ def cpu_ns(pid: int) -> int:
 
 
 def rss_bytes(pid: int) -> int:
-    """Resident memory, shared pages included."""
+    """Return the resident memory, including shared pages."""
     with open(f"/proc/{pid}/status", encoding="ascii") as status:
         for line in status:
             if line.startswith("VmRSS:"):
@@ -71,7 +71,7 @@ def rss_bytes(pid: int) -> int:
 
 
 class Driver:
-    """One server process. Use it as a context manager: the child is killed on the way out, whatever happened."""
+    """One server process. Use it as a context manager: the child is killed at the end in any case."""
 
     def __init__(
         self, command: Sequence[str], env: dict[str, str] | None = None, modern: bool = False, timeout: float = 30.0
@@ -109,7 +109,7 @@ class Driver:
         self.stderr.close()
 
     def open(self) -> int:
-        """Greet the server; nanoseconds from the spawn to its first answer."""
+        """Perform the handshake and return nanoseconds from the spawn to the first response."""
         if self.modern:
             self.ask("server/discover")
             return time.perf_counter_ns() - self.spawned_ns
@@ -122,7 +122,7 @@ class Driver:
         return took
 
     def close(self) -> None:
-        """End of input, the ordinary goodbye on stdio; then wait for the process to leave by itself."""
+        """Close standard input, the normal shutdown on stdio, and wait for the process to exit."""
         self.child.stdin.close()
         try:
             self.child.wait(self.timeout)
@@ -136,7 +136,7 @@ class Driver:
         return rss_bytes(self.pid)
 
     def ask(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
-        """One request, outside any measurement: notifications on the way are skipped, an error is raised."""
+        """Send one request outside of any measurement. Skip notifications, raise on an error."""
         self.next_id += 1
         self.write(self.encode(self.next_id, method, params))
         while True:
@@ -145,7 +145,7 @@ class Driver:
                 return result_of(message)
 
     def sequential(self, method: str, paramses: Sequence[dict[str, Any] | None]) -> tuple[Batch, list[dict[str, Any]]]:
-        """One request at a time, each sent when the one before was answered."""
+        """Send one request at a time, each after the previous response."""
         first, requests = self.requests(method, paramses)
         lines, latencies = [], []
         clock = time.perf_counter_ns
@@ -220,7 +220,7 @@ class Driver:
         return data
 
     def failure(self, what: str) -> DriverError:
-        """Once out of step, always out of step: a late answer must not be taken for the next one's."""
+        """Return the failure; after one, every later response is out of step and must not be used."""
         self.stderr.seek(0)
         tail = self.stderr.read().decode(errors="replace").strip().splitlines()[-1:]
         self.broken = f"the server {what}" + (f": {tail[0][:160]}" if tail else "")
@@ -235,7 +235,7 @@ def result_of(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def in_order(lines: Sequence[bytes], first: int, count: int) -> list[dict[str, Any]]:
-    """The results by request id. Anything that is not one of our answers means the count was wrong: refuse it."""
+    """Return the results by request id. Reject unknown responses, because they make the count wrong."""
     answers = {}
     for line in lines:
         message = json.loads(line)

@@ -1,4 +1,4 @@
-"""Finding files by name: our index, our tool and our walk beside find, fd and plocate, in one tree."""
+"""Search files by name: index, tool and directory walk against find, fd and plocate, in one tree."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def ask_files(answers: Answers, peers: list[Peer], rounds: int, folder: Path, fi
 
 
 def grow(top: Path, files: int) -> None:
-    """Fifty to a folder, twenty folders at the top; names of two words and a number."""
+    """Create fifty files per folder in twenty top folders; names of two words and a number."""
     chance = random.Random(1)
     folder = top
     for n in range(files):
@@ -94,7 +94,7 @@ def grow(top: Path, files: int) -> None:
 
 
 def sought(files: int) -> dict[str, str]:
-    """A glob for each question; a text is one with a star on either side."""
+    """Return a glob per scenario; a plain text gets a star on either side."""
     number = f"{files // 2:06}"
     return {
         "one": f"*{number}*",
@@ -106,7 +106,7 @@ def sought(files: int) -> dict[str, str]:
 
 
 def median_of(key: str, search: Callable[[], int], times: int) -> dict[str, float]:
-    """Microseconds from the question to the answer, which must be right about whether there is anything."""
+    """Return the microseconds of a search, which must be right about whether there are matches."""
     waits = []
     for _ in range(times):
         began = time.perf_counter()
@@ -144,7 +144,7 @@ def index(peer: Peer, top: Path, stack: ExitStack, answers: Answers) -> Search:
 
 
 def fs_search(peer: Peer, top: Path, stack: ExitStack, answers: Answers) -> Search:
-    """The tool, from the client's call to its result."""
+    """Measure the tool from the client's call to its result."""
     runner = stack.enter_context(asyncio.Runner())
     server, system = Server("bench", version="1.0.0"), System(allowed_paths=[top], platform_logs=False)
     server.add(system)
@@ -206,7 +206,7 @@ READY = {"index": index, "fs_search": fs_search, "walk": walking, "find": find, 
 
 
 def lines(command: list[str]) -> int:
-    """How many lines a program prints, at most MOST: then nobody reads on, as with `| head -25`."""
+    """Count the lines that a program prints, at most MOST, as with `| head -25`."""
     found = 0
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

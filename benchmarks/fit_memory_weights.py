@@ -49,7 +49,7 @@ DEVELOPMENT = ("conv-26", "conv-30", "conv-41")
 
 @dataclass
 class Asked:
-    """One question: what was looked at, and which of it is right."""
+    """One query with its candidates and the relevant ones among them."""
 
     conversation: str
     features: np.ndarray
@@ -69,7 +69,7 @@ def filled(data: Any, make: Callable[[], Memory], **without: None) -> Memory:
 
 
 def load_meetings(path: str) -> Any:
-    """Return QMSum's meetings as documents and questions of the kind that LoCoMo has; a meeting is one thread."""
+    """Return QMSum's meetings as documents and queries in LoCoMo's format; a meeting is one thread."""
     tools = importlib.import_module("locomo_retrieval")
     docs, questions = [], []
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines()):
@@ -99,7 +99,7 @@ def asked(data: Any, store: Memory, *, pooled: bool = False, spans: bool = False
 
 
 def fit(questions: Sequence[Asked], penalty: float = PENALTY) -> np.ndarray:
-    """Newton's method, with shorter steps where a whole one would overshoot. The sum is concave: there is one best."""
+    """Fit by Newton's method with backtracking. The objective is concave, so the optimum is unique."""
     useful = [one for one in questions if one.right.any()]
     spread = np.concatenate([one.features for one in useful]).std(0)
     spread[spread == 0] = 1.0
@@ -203,8 +203,9 @@ def fitted(
 
 
 def usual(weights: np.ndarray, questions: Sequence[Asked]) -> np.ndarray:
-    """The weights with the last one such that the usual memory that was looked at, if none of its words had been asked
-    for, gets nothing: so those of one kind are not ahead of those of another before anything is asked."""
+    """Return the weights with a bias such that a typical candidate without query words scores zero, so that no kind of
+    memory is preferred before the query is considered.
+    """
     seen = np.concatenate([one.features for one in questions]).mean(0)
     of_kind = [
         number

@@ -1,4 +1,4 @@
-"""The gateway's table: the same call directly and through gateways, lists of twenty servers, and the first list."""
+"""The gateway table: a call directly and through gateways, lists of twenty servers, and the first list."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class GatewayPeer(Peer):
-    """One column: how it is started, and what is behind it."""
+    """One column: its start command and its upstreams."""
 
     behind: str = "http"
     tool: str = "bench_add_async"
@@ -236,7 +236,7 @@ def many_servers(python: str) -> Iterator[list[int]]:
 
 
 def requests_to(port: int) -> int:
-    """How many requests of the protocol a server of ours has answered."""
+    """Return the number of protocol requests that an upstream has answered."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         connection.request("GET", "/metrics")
@@ -270,7 +270,7 @@ def ask_lists(peer: GatewayPeer) -> dict[str, float]:
 
 
 def filled(driver: HttpDriver) -> None:
-    """Ask until all are listed: what is slow to start comes later."""
+    """Wait until the tools of all upstreams are listed."""
     until = time.monotonic() + FILLING_SECONDS
     while len(listed(driver)) < MANY * TOOLS:
         if time.monotonic() > until:
@@ -279,7 +279,7 @@ def filled(driver: HttpDriver) -> None:
 
 
 def listed(driver: HttpDriver) -> list[Any]:
-    """All pages."""
+    """Fetch all pages."""
     tools: list[Any] = []
     cursor: dict[str, Any] = {}
     while True:
@@ -291,7 +291,7 @@ def listed(driver: HttpDriver) -> list[Any]:
 
 
 def timed_list(driver: HttpDriver) -> float:
-    """Milliseconds, from the request to the last byte of the last page."""
+    """Return milliseconds from the request to the last byte of the last page."""
     took, tools, cursor = 0.0, 0, {}
     while True:
         began = time.perf_counter()
@@ -315,7 +315,7 @@ def post(driver: HttpDriver, method: str, params: dict[str, Any]) -> dict[str, A
 
 
 def exchanged(driver: HttpDriver, method: str, params: dict[str, Any]) -> tuple[bytes, str]:
-    """A request of 2026-07-28, and the bytes and the kind of its answer."""
+    """Send a request of 2026-07-28 and return the size and the kind of its response."""
     message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}}
     headers = {
         "Content-Type": "application/json",
@@ -353,7 +353,7 @@ def ask_first(peer: GatewayPeer, rounds: int) -> dict[str, tuple[float, ...]]:
 
 
 def kept(store: Path) -> None:
-    """Wait until the lists of all are written."""
+    """Wait until all catalogs are written."""
     until = time.monotonic() + FILLING_SECONDS
     while True:
         with closing(sqlite3.connect(store)) as database:
@@ -365,7 +365,7 @@ def kept(store: Path) -> None:
 
 
 def stopped(driver: HttpDriver) -> None:
-    """With all that it has started."""
+    """Stop the process with its children."""
     driver.child.send_signal(signal.SIGTERM)
     driver.child.wait(60)
 

@@ -1,4 +1,4 @@
-"""The goals of the design, section 8, each judged by the numbers of the same run and nothing else."""
+"""Check the goals of the design, section 8, against the figures of one run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def judge(answers: Answers, size: Size) -> list[Goal]:
 
 
 def judge_http(answers: Answers) -> list[Goal]:
-    """All of them with 32 connections, of an async def body."""
+    """Check all goals with 32 connections and an async def tool."""
 
     def rate(peer: str) -> float | None:
         return answers.value("rate_32", peer)
@@ -84,7 +84,7 @@ def limit(text: str, ours: float | None, most: float, unit: str) -> Goal:
 
 
 def multiple(text: str, ours: float | None, theirs: float | None, least: float, fresh: float | None = None) -> Goal:
-    """Our listener remembers the heads it has read, and wrk always sends the same: what it is without that is shown."""
+    """Check the multiple with the cache of request heads disabled, too: wrk always sends the same head."""
     if ours is None or theirs is None:
         return missing(text)
     beside = f" ({fresh / theirs:.2f} with new heads)" if fresh is not None else ""
@@ -98,14 +98,14 @@ def at_most(text: str, ours: float | None, theirs: float | None, most: float) ->
 
 
 def twice_go(ours: float | None, ping: float | None, fresh: float | None = None) -> Goal:
-    """Our call against its ping, as in below_go: twice the ping is twice the call, and less proves nothing."""
+    """Compare our call with Go's ping, as in below_go; the call may take twice as long."""
     text = "requests per second: at least twice the Go SDK's (held against its ping, which does less)"
     goal = multiple(text, ours, ping, 2, fresh)
     return Goal(text, goal.measured, "undecided") if goal.verdict == "missed" else goal
 
 
 def imported(package: float | None, server: float | None) -> Goal:
-    """The goal names the package. Its names are loaded when first used, so what a server pays is shown beside it."""
+    """Check the import time of the package. The names a server loads lazily are shown next to it."""
     goal = limit("import portico: below 60 ms", package, 60, "ms")
     beside = f" ({server:.1f} ms with Server)" if server is not None else ""
     return Goal(goal.text, goal.measured + beside, goal.verdict)
@@ -118,7 +118,7 @@ def same(text: str, one: float | None, many: float | None) -> Goal:
 
 
 def below_go(ours: list[float | None], ping: float | None) -> Goal:
-    """The Go program has no tool to add numbers, so our dearest body is held against its ping, which does less.
+    """Compare our most expensive tool with Go's ping, which does less: the Go program has no tool to add numbers.
 
     Below the ping is below the call; above it proves nothing, and is not called a miss.
     """

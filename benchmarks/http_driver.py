@@ -1,4 +1,4 @@
-"""A server of the HTTP table: started on its own core, greeted, and its answers looked at before any are counted.
+"""Start a server of the HTTP table on its own core, and check its responses before measuring.
 
 The bytes that are checked are the bytes that wrk sends.
 """
@@ -27,7 +27,7 @@ PATH = "/mcp"
 
 
 class HttpDriver:
-    """One server, maybe of several processes. Use it as a context manager: all are killed on the way out."""
+    """One server, possibly of several processes. Use it as a context manager: all are killed at the end."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class HttpDriver:
         self.output.close()
 
     def open(self) -> None:
-        """Wait until it listens, begin a session where one is needed, and see that it answers rightly."""
+        """Wait until the server listens, start a session if needed, and check a response."""
         self.wait()
         self.request = self.compose(session_headers(self.greet()) if self.session else {})
         self.check(int(NUMBER))
@@ -112,7 +112,7 @@ class HttpDriver:
         return id
 
     def compose(self, headers: dict[str, str]) -> bytes:
-        """The request, with NUMBER wherever its own number goes."""
+        """Return the request, with NUMBER in place of its sequence number."""
         method, params = "ping", {}
         if self.tool:
             method, params = "tools/call", {"name": self.tool, "arguments": {"a": int(NUMBER), "b": 1}}
@@ -126,7 +126,7 @@ class HttpDriver:
         return post(self.port, {"jsonrpc": "2.0", "id": int(NUMBER), "method": method, "params": params}, headers)
 
     def check(self, number: int) -> None:
-        """One request as wrk sends it: status 200, the id we gave, and the sum."""
+        """Send one request as wrk does and check the status, the id and the sum."""
         response, answer = self.exchange(self.request.replace(NUMBER.encode(), str(number).encode()))
         if response.status != 200:
             raise DriverError(f"status {response.status}: {str(answer)[:120]}")
@@ -179,7 +179,7 @@ def post(port: int, message: dict[str, Any], headers: dict[str, str] | None = No
 
 
 def read_message(body: bytes, kind: str) -> dict[str, Any]:
-    """The JSON of an answer, also out of a stream of events; nothing from an empty one."""
+    """Return the JSON of a response or of an event stream; nothing from an empty one."""
     if kind.startswith("text/event-stream"):
         lines = [line[5:] for line in body.splitlines() if line.startswith(b"data:") and line[5:].strip()]
         body = lines[-1] if lines else b""
@@ -192,7 +192,7 @@ def read_message(body: bytes, kind: str) -> dict[str, Any]:
 
 
 def tree(pid: int) -> Iterator[int]:
-    """A process and all that it started."""
+    """Return a process and its descendants."""
     yield pid
     for thread in Path(f"/proc/{pid}/task").iterdir():
         try:

@@ -1,5 +1,5 @@
-"""How many instructions one tools/call over HTTP takes in our process, without the socket: for machines that are too
-busy to be timed.
+"""Count the instructions of one tools/call over HTTP in the server process, without the socket: a measure for busy
+machines.
 
     python benchmarks/http_instructions.py
 
@@ -32,7 +32,7 @@ KINDS = {
 
 
 class Transport:
-    """Takes what is written, and counts it."""
+    """Discards and counts the written bytes."""
 
     written = 0
 

@@ -1,4 +1,4 @@
-"""Who is measured over HTTP, and how each is served: one worker, logging off, on the HTTP server it is documented with.
+"""Servers of the HTTP table and how each is served: one worker, logging off, on its documented HTTP server.
 
 The Python SDKs are run by uvicorn on uvloop and httptools, which is quicker than their own `run()`: that one takes the
 event loop and the parser of a plain uvicorn.
@@ -39,7 +39,7 @@ ON_GRANIAN += ("--http", "1", "--no-log")
 
 @dataclass(frozen=True)
 class HttpPeer(Peer):
-    """One row of the HTTP table: a server, and what it is asked."""
+    """One row of the HTTP table: a server and its request."""
 
     family: str = ""  # what --only goes by
     serve: tuple[str, ...] = ()  # the command after its Python or its program; {port} is filled in
@@ -68,7 +68,7 @@ def portico(key: str, title: str, *serve: str, **fields: object) -> HttpPeer:
 
 
 def bare(key: str, title: str, package: str, *serve: str) -> HttpPeer:
-    """The limits: the JSON of the same call decoded and encoded with msgspec, and nothing of the protocol."""
+    """Return the lower bounds: decode and encode the JSON of the call with msgspec, without the protocol."""
     return HttpPeer(key=f"bare-{key}", title=f"bare {title}", package=package, family="bare", serve=serve)
 
 
@@ -117,7 +117,7 @@ FAMILIES = tuple(dict.fromkeys(peer.family for peer in HTTP_PEERS))
 
 
 def prepare_http(peer: HttpPeer) -> HttpPeer:
-    """The peer, ready to start; or the same peer with the reason why not."""
+    """Return the peer ready to start, or with the reason why it cannot."""
     prepared = {"go": go, "typescript": typescript, "mcp": python_sdk, "fastmcp": python_sdk}
     try:
         return prepared.get(peer.family, this_tree)(peer)
@@ -127,7 +127,7 @@ def prepare_http(peer: HttpPeer) -> HttpPeer:
 
 @cache
 def tree_with_servers() -> Path:
-    """Portico and the HTTP servers of others, for Portico through ASGI and for the bare applications."""
+    """Install Portico and the ASGI servers, for Portico and for the bare applications."""
     return tree_environment("here-http", GRANIAN, *UVICORN, MSGSPEC)
 
 

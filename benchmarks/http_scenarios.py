@@ -1,4 +1,4 @@
-"""The questions of the HTTP table, and how each is put.
+"""The scenarios of the HTTP table.
 
 All servers are up at the same time. Every round asks each of them once with so many connections before it asks with
 more, so that what is compared was measured within the same minute.
@@ -37,7 +37,7 @@ HTTP_QUESTIONS = tuple(put(measure, connections) for connections in CONNECTIONS 
 
 @dataclass(frozen=True)
 class HttpSize:
-    """How much of everything. wrk counts in whole seconds."""
+    """Sizes of the measurements. wrk counts whole seconds."""
 
     rounds: int
     seconds: int
@@ -48,7 +48,7 @@ HTTP_QUICK = HttpSize(rounds=1, seconds=1)
 
 
 def cores() -> tuple[int, int]:
-    """One for the server and one for wrk; the same for both where there is only one."""
+    """Return a core for the server and one for wrk, or the same one if there is only one."""
     ours = sorted(os.sched_getaffinity(0))
     return ours[0], ours[1 % len(ours)]
 
@@ -71,7 +71,7 @@ def keys(connections: int) -> tuple[str, ...]:
 
 
 def up(answers: Answers, stack: ExitStack, peer: HttpPeer) -> HttpDriver | None:
-    """A server that answered rightly, until the stack unwinds; a failure is kept for all that it would answer."""
+    """Yield a server that answered correctly; record a failure for all its scenarios."""
     command = (*peer.program, *peer.serve)
     try:
         asked = {"tool": peer.tool, "session": peer.session, "fresh": peer.fresh}

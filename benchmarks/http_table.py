@@ -1,4 +1,4 @@
-"""The HTTP table: a block for each number of connections, a line for each server."""
+"""The HTTP table: a block per number of connections, a row per server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def block(answers: Answers, peers: list[HttpPeer], connections: int) -> list[lis
 
 
 def peer_lines(peers: list[HttpPeer]) -> list[str]:
-    """Each server once, also where several rows ask it."""
+    """List each server once, also if several rows use it."""
     return list(dict.fromkeys(peer_line(peer) for peer in peers))
 
 

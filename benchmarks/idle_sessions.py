@@ -1,4 +1,4 @@
-"""Ten thousand sessions on which nothing is asked, over two workers: what they cost, and how long a deploy takes.
+"""Measure ten thousand idle sessions on two workers: their cost, and the duration of a deployment.
 
     python benchmarks/idle_sessions.py [--sessions 10000] [--workers 2] [--store URL | --postgres]
                                        [--idle SECONDS] [--without-streams]
@@ -101,7 +101,7 @@ async def measure(fleet: Serving, count: int, seconds: float, streams: bool) -> 
 
 
 class Deployed(NamedTuple):
-    """Seconds until the old workers are gone, and until every client listens again; and of CPU."""
+    """Seconds until the old workers have exited, until every client listens again, and of CPU."""
 
     gone: float
     back: float
@@ -137,7 +137,7 @@ async def deploy(supervisor: int, workers: list[int], clients: list[Idle]) -> De
 
 
 async def together(coroutines: list[Any]) -> None:
-    """All of them, some at a time."""
+    """Run all of them, a limited number at a time."""
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def take(one: Any) -> None:
@@ -149,7 +149,7 @@ async def together(coroutines: list[Any]) -> None:
 
 @dataclass(eq=False)
 class Idle:
-    """A client that has nothing to ask."""
+    """An idle client."""
 
     port: int
     streams: bool

@@ -1,4 +1,4 @@
-"""A journal of any length, written by systemd itself, so that every reader finds what it expects."""
+"""Generate a journal of any length with systemd, so that every reader gets what it expects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make_journal(folder: Path, entries: int) -> Path:
 
 
 def exported(entries: int) -> Iterator[bytes]:
-    """In systemd's format for export."""
+    """Return the entries in systemd's export format."""
     chance = random.Random(1)
     moment = 1_700_000_000_000_000
     for n in range(entries):

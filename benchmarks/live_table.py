@@ -1,4 +1,4 @@
-"""Live Python's table: the same expression in our jail, in a process each time, and in other interpreters."""
+"""The live Python table: the same expression in our sandbox, in a process each time, and in other interpreters."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def measure(size: Size) -> Table:
 
 @dataclass
 class Aside:
-    """Which escape it was that the ping waited for longest, and of how many."""
+    """The escape attempt that delayed the ping most, and the number of attempts."""
 
     text: str = ""
 
@@ -100,7 +100,7 @@ def judge(answers: Answers, how: LiveSize, aside: Aside) -> list[Goal]:
 
 
 def live_columns() -> list[Peer]:
-    """The jail is the first of them."""
+    """Return the columns; the sandbox is the first."""
     hindrance = unavailable_reason(SandboxLimits()) or ""
     eryx = prepare_eryx(Peer("eryx", "pyeryx", "pyeryx"))
     return [
@@ -134,7 +134,7 @@ def newer_python() -> str:
 
 
 def candidates() -> Iterator[str]:
-    """Ours, those on the path, and those beside ours: tools that keep several Pythons keep them in one folder."""
+    """Return this interpreter, those on the path, and those installed next to this one."""
     yield sys.executable
     yield from filter(None, map(which, NEWER))
     yield from map(str, sorted(Path(sys.base_prefix).parent.glob("*/bin/python3"), reverse=True))
@@ -151,7 +151,7 @@ def timed(peer: Peer, how: LiveSize) -> dict[str, float]:
 
 
 def by_a_process() -> dict[str, float]:
-    """The first is as any other, and none is ever warm."""
+    """Measure a new process per call; none is ever warm."""
     began = time.perf_counter()
     done = subprocess.run([sys.executable, "-I", "-c", "print(3 + 4)"], capture_output=True, check=False)
     if done.stdout.strip() != b"7":
@@ -171,7 +171,7 @@ def pinged(how: LiveSize, aside: Aside) -> dict[str, float]:
 
 
 def printed(python: str, script: str, *words: str) -> dict[str, Any]:
-    """What one of our programs found."""
+    """Return the output of one of our programs."""
     command = [python, str(PROGRAMS / script), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     if done.returncode:

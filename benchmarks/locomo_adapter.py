@@ -1,4 +1,4 @@
-"""The memory service as a retriever for evaluations that store turns of conversations and ask for them again.
+"""The memory service as a retriever for evaluations that store and query turns of conversations.
 
     python locomo_retrieval.py run benchmarks/locomo_adapter.py:Memory benchmarks/locomo_adapter.py:MemoryVectors
 
@@ -34,7 +34,7 @@ MODELS = Path(__file__).resolve().parent.parent / ".bench"
 
 
 class Memory:
-    """Words alone."""
+    """Retriever by words."""
 
     scoped = True
     requires: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class Memory:
         return [self._names[hit.record.id] for hit in page.hits]
 
     def look(self, query: str, scope: str | None) -> tuple[CandidateSet, list[str]]:
-        """What the ranker sees, and the names of those it sees: for whoever fits its weights."""
+        """Return the candidates and features of the ranker, for fitting its weights."""
         sql = "select number from memory_scope where project = :scope"
         scopes = (
             None
@@ -91,7 +91,7 @@ class Memory:
 
 
 class MemoryVectors(Memory):
-    """Words and meanings."""
+    """Retriever by words and embeddings."""
 
     requires = ("numpy",)
 

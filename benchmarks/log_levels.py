@@ -1,4 +1,4 @@
-"""How many lines of LogHub's labelled logs get their time and their level right.
+"""Measure the lines of LogHub's labelled logs whose time and level are parsed correctly.
 
     python benchmarks/log_levels.py PATH
 
@@ -30,7 +30,7 @@ TIME_GOAL, LEVEL_GOAL = 0.99, 0.97
 
 @dataclass(frozen=True)
 class LabelledLog:
-    """Which columns have the time, how it is written, and whether there is one with the level."""
+    """The columns of the time and the level, and the format of the time."""
 
     columns: tuple[str, ...]
     form: str
@@ -73,7 +73,7 @@ def verdict(lines: int, times: int, levels: int, log: LabelledLog) -> str:
 
 
 def judged(path: Path, name: str, log: LabelledLog) -> tuple[int, int, int]:
-    """How many lines there are, and of how many the time and the level are right."""
+    """Return the number of lines, and of those with the right time and level."""
     labels = list(csv.DictReader(io.StringIO(content(path, f"{name}/{name}_2k.log_structured.csv").decode())))
     found = list(entries(content(path, f"{name}/{name}_2k.log")))
     if len(found) != len(labels):
@@ -94,7 +94,7 @@ def has_time(entry: LogEntry, label: dict[str, str], log: LabelledLog) -> bool:
 
 
 def entries(text: bytes) -> Iterator[LogEntry]:
-    """The entries of a log in the order in which they stand there."""
+    """Return the entries of a log in file order."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log"
         path.write_bytes(text)

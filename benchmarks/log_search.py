@@ -1,4 +1,4 @@
-"""Large text logs and the contents of files: ours beside grep."""
+"""Search large text logs and file contents, compared with grep."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def log_columns(ours: Peer) -> list[Peer]:
 
 
 def ask_logs(answers: Answers, peers: list[Peer], rounds: int, folder: Path, megabytes: int, files: int) -> None:
-    """Processor time: ours in this process, and that of grep from its start to its end."""
+    """Measure CPU time: ours in this process, grep's from start to end."""
     log, tree = folder / "large.log", folder / "tree"
     write_log(log, megabytes * 1_000_000)
     grow(tree, files)
@@ -79,7 +79,7 @@ def spent(run: Callable[[], object], before: Callable[[], object] = lambda: None
 
 
 def spent_by(command: list[str]) -> float:
-    """Its output is read: grep stops at the first match if nothing reads it."""
+    """Return the CPU time of a program and read its output: grep stops at the first match if nothing reads it."""
     began = _children()
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     if done.returncode > 1:
@@ -147,7 +147,7 @@ def add_line(path: Path) -> None:
 
 
 def grow(top: Path, files: int) -> None:
-    """Fifty to a folder, two and a half kilobytes each; three of them have what is looked for."""
+    """Create fifty files of 2.5 kB per folder; three of them contain the text."""
     chance = random.Random(1)
     folder = top
     for n in range(files):

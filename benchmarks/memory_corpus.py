@@ -1,4 +1,4 @@
-"""Texts without end, each of them another one, and questions about them.
+"""Generate an unlimited number of distinct texts, and queries about them.
 
 A template of a note, a decision or a turn of a conversation is filled with words that are drawn as often as they occur
 in the documentation that Python brings with it, and with names, versions and paths of its own.
@@ -43,7 +43,7 @@ class Corpus:
         self._random = random.Random(seed)
 
     def drafts(self, count: int) -> Iterator[MemoryDraft]:
-        """In ten projects with all of their namespaces; two fifths in no thread and of nobody."""
+        """Yield drafts in ten projects and all namespaces; two fifths without thread and author."""
         for number in range(count):
             author = self._random.choice(("Ann", "Ben", "Cleo", None, None))
             yield MemoryDraft(
@@ -70,7 +70,7 @@ class Corpus:
         return template.format(*words)
 
     def question(self, text: str) -> str:
-        """In some words of a text."""
+        """Return a query with some words of a text."""
         template = self._random.choice(QUESTIONS)
         known = [word for word in re.findall(r"[a-z]{3,}", text.lower()) if word not in STOPWORDS]
         chosen = self._random.sample(known, min(len(known), template.count("{}")))

@@ -1,4 +1,4 @@
-"""What the memory takes at a million: recalls with every kind of filter, overviews, pages, the past.
+"""Measure the memory service with a million memories: recalls with every filter, overviews, pages, history.
 
     python benchmarks/memory_million.py [--memories 1000000] [--store URL] [--filled] [--json]
 

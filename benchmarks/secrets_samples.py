@@ -1,4 +1,4 @@
-"""Labelled texts to measure the screening on: made anew at each run from alphabets, lengths and check digits.
+"""Generate labelled texts for the screening from alphabets, lengths and check digits.
 
 No line here is a credential or looks like one. A maker draws a value of the form that a provider documents; a template
 is a piece of a file, a log or a talk with a slot for it. Templates come in two parts: patterns are tuned on one and
@@ -53,7 +53,7 @@ def draw(rng: random.Random, alphabet: str, size: int, most: int = 0) -> str:
 
 
 def mixed(rng: random.Random, alphabet: str, size: int) -> str:
-    """Drawn, and with a digit, a small letter and a capital in it where the alphabet has them."""
+    """Draw characters with at least a digit, a lower-case and an upper-case letter if the alphabet has them."""
     while True:
         value = draw(rng, alphabet, size)
         if all(any(c in kind for c in value) for kind in (DIGITS, LOW, UP) if set(kind) & set(alphabet)):
@@ -184,7 +184,7 @@ _WORDS = "correct horse battery staple river mango candle purple anchor violin m
 
 
 def chosen_password(rng: random.Random) -> str:
-    """As people choose them where a policy asks for digits and signs."""
+    """Return a password as users choose them under a policy with digits and symbols."""
     word = rng.choice(_PEOPLE)
     year = str(rng.randint(1960, 2026))
     ways = (
@@ -203,7 +203,7 @@ def chosen_password(rng: random.Random) -> str:
 
 
 def made_password(rng: random.Random) -> str:
-    """As managers of passwords make them."""
+    """Return a password as password managers generate them."""
     while True:
         value = draw(rng, WORD + "!@#%^*_+=-", 12, 24)
         if (
@@ -282,7 +282,7 @@ def filled(template: str, rng: random.Random) -> str:
 
 
 def placed(template: str, value: str, rng: random.Random, label: tuple[str, str], group: str, part: Part) -> Sample:
-    """A template with its fillers drawn and the value in its slot."""
+    """Return a template with its fillers and the value in its slot."""
     before, _, after = filled(template, rng).partition("§")
     return Sample(before + value + after, (Label(*label, len(before), len(before) + len(value)),), group, part)
 
@@ -488,7 +488,7 @@ FILLERS["notcarddashed"] = lambda rng: "-".join(re.findall("....?", card(rng, va
 
 
 def samples(seed: int = 6, rounds: int = 3) -> Iterator[Sample]:
-    """Every maker in every template that fits it, `rounds` times; the same for the same seed."""
+    """Yield every maker in every template that fits it, `rounds` times, deterministic for a seed."""
     rng = random.Random(seed)
     for _ in range(rounds):
         for part in PARTS:

@@ -1,4 +1,4 @@
-"""Pieces of files, logs and talks with a slot, `§`, for a secret or a personal datum; and pieces that hold none.
+"""Pieces of files, logs and conversations with a slot, `§`, for a secret or personal data, and pieces without.
 
 Each list has two parts that share no line: `tune` was looked at while the patterns were written, `report` was not. What
 stands between percent signs is drawn anew for each text (benchmarks/secrets_samples.py).

@@ -1,4 +1,4 @@
-"""What a table about one of our services is, and how it is told.
+"""Definition and output of the tables about the services.
 
 A module with such a table has a `NAME` and `measure(size) -> Table`, and run.py has a line for it. Its samples are
 `Answers`, as those of the other tables; so a cell is the median of its rounds, and `take_turns` fills it. A column is a
@@ -21,7 +21,7 @@ from table import aligned, as_json, cell, failures, heading, peer_line, piped, v
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything; what that means for its questions is for each table to say."""
+    """Sizes of the measurements, interpreted by each table."""
 
     quick: bool
     rounds: int
@@ -33,7 +33,7 @@ SERVICES_QUICK = Size(quick=True, rounds=1)
 
 @dataclass(frozen=True)
 class Grid:
-    """Questions that belong together, with a column for each who may answer them."""
+    """Related scenarios, with a column per peer."""
 
     questions: Sequence[Question]
     columns: Sequence[Peer]
@@ -50,7 +50,7 @@ class Table:
 
     @property
     def peers(self) -> list[Peer]:
-        """Everybody once, in the order of the columns."""
+        """Return every peer once, in the order of the columns."""
         return list({peer.key: peer for grid in self.grids for peer in grid.columns}.values())
 
     @property
@@ -59,7 +59,7 @@ class Table:
 
 
 def this_tree(key: str = "portico", title: str = "Portico", **more: Any) -> Peer:
-    """Portico as it stands here, in the Python that runs the benchmark: that one has what the services need."""
+    """Return Portico from this checkout, in the Python that runs the benchmark and has its dependencies."""
     return Peer(key=key, title=title, package="portico", python=sys.executable, version=version("portico"), **more)
 
 
@@ -87,13 +87,13 @@ def report(facts: dict[str, Any], table: Table, size: Size, markdown: bool) -> s
 
 
 def told(facts: dict[str, Any], table: Table, size: Size) -> dict[str, Any]:
-    """For programs to read: every sample, and what stood beside it."""
+    """Return all samples as JSON."""
     installed = {peer.key: versions(peer) for peer in table.peers}
     whole = as_json(facts, table.answers, table.peers, size, list(table.goals), installed, table.questions)
     return {**whole, "notes": list(table.notes)}
 
 
 def ours_failed(table: Table) -> bool:
-    """Whether Portico did not answer. What cannot be had on this machine is a result, also where it is for ours."""
+    """Return whether Portico failed. A missing program on this machine is a valid result."""
     ours = {peer.key for peer in table.peers if peer.package == "portico"}
     return any(ours & set(by_peer) for by_peer in table.answers.failures.values())

@@ -1,4 +1,4 @@
-"""How many instructions a server on stdio takes from its spawn to its first answer: for machines too busy to be timed.
+"""Count the instructions of a stdio server from its spawn to its first response: a measure for busy machines.
 
     python benchmarks/start_instructions.py
 

@@ -1,4 +1,4 @@
-"""Our stemmer beside Snowball's: which words get another stem, which pairs are brought together, and how fast.
+"""Compare our stemmer with Snowball's: different stems, conflated pairs, and speed.
 
     pip install snowballstemmer PyStemmer
     .venv/bin/python benchmarks/stemmers.py TEXT…
@@ -36,7 +36,7 @@ def measured(stemmer: Stem, vocabulary: list[str]) -> tuple[list[str], float]:
 
 
 def together(stems: list[str], vocabulary: list[str]) -> set[tuple[str, str]]:
-    """The pairs of words that have one stem."""
+    """Return the pairs of words with the same stem."""
     groups: dict[str, list[str]] = defaultdict(list)
     for found, word in zip(stems, vocabulary, strict=True):
         groups[found].append(word)

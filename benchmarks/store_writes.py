@@ -1,4 +1,4 @@
-"""How quick the store is on this machine. Prints a table; nothing is judged.
+"""Measure the speed of the store on this machine. Prints a table without verdicts.
 
 .venv/bin/python benchmarks/store_writes.py
 """
@@ -63,7 +63,7 @@ async def together(times: int, fn: Callable[[], Awaitable[Any]]) -> str:
 
 
 async def echo(url: str) -> str:
-    """Published here, heard by an idle process, answered by it: half of the way there and back."""
+    """Publish an event to an idle process that publishes its answer; return half of the round trip."""
     async with Database(url) as db, db.subscribe("answer") as answers:
         child = await asyncio.create_subprocess_exec(
             sys.executable, __file__, "echo", url, stdout=asyncio.subprocess.PIPE

@@ -1,4 +1,4 @@
-"""The system service's table: journals, hives, finding files and privacy, beside the programs that do the same."""
+"""The system service table: journals, hives, file search and privacy, against programs with the same purpose."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def judge(answers: Answers, how: SystemSize) -> list[Goal]:
 
 
 def spent(run: Callable[[], object], least: float) -> float:
-    """Processor seconds of one run in this process; what is quick is run until the clock has something to count."""
+    """Return CPU seconds per run in this process; short runs are repeated until the clock can measure them."""
     began, times = time.process_time(), 0
     while not times or time.process_time() - began < least:
         run()
@@ -114,7 +114,7 @@ def spent(run: Callable[[], object], least: float) -> float:
 
 
 def spent_by(command: list[str], least: float) -> float:
-    """Processor seconds of a program, from its start to its end."""
+    """Return the CPU seconds of a program from its start to its end."""
     used, times = 0.0, 0
     while not times or used < least:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -131,7 +131,7 @@ def spent_by(command: list[str], least: float) -> float:
 
 
 def rate_by(python: str, program: str, path: Path, least: float, count: int | None) -> float:
-    """What one of our programs measured of somebody's library. All must have read the same, unless one gives up."""
+    """Return the rate of another library. All must have read the same entries, unless one stops early."""
     command = [python, str(PROGRAMS / program), str(path), str(least)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     if done.returncode:
@@ -144,7 +144,7 @@ def rate_by(python: str, program: str, path: Path, least: float, count: int | No
 
 @contextmanager
 def mapped(path: Path) -> Iterator[mmap.mmap]:
-    """As the service reads a file."""
+    """Map a file as the service does."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
         yield image
 
@@ -180,7 +180,7 @@ def journals(answers: Answers, ours: Peer, how: SystemSize, rounds: int, folder:
 
 
 def turns(peers: list[Peer], asks: dict[tuple[str, str], Callable[[], float]]) -> list[Any]:
-    """One turn for each question and column that has an answer to it."""
+    """Return one turn per scenario and column that supports it."""
     by_key = {peer.key: peer for peer in peers}
     return [
         (by_key[key], (question,), lambda ask=ask, question=question: {question: ask()})
@@ -197,7 +197,7 @@ def read_fields(path: Path) -> None:
 
 
 def read_json(path: Path) -> None:
-    """What `journalctl -o json` writes: every field of every entry, its times, and where to go on."""
+    """Return the fields of `journalctl -o json`: every field of every entry, its times, and the cursor."""
     encode = msgspec.json.Encoder().encode
     with mapped(path) as image, open(os.devnull, "wb") as out:
         file = JournalFile(image)
@@ -253,7 +253,7 @@ def hives(answers: Answers, ours: Peer, how: SystemSize, rounds: int, folder: Pa
 
 
 def prepare_hivex(peer: Peer) -> Peer:
-    """A module of the distribution's own Python."""
+    """Return the hivex module of the distribution's Python."""
 
     def look() -> str | None:
         try:
@@ -308,7 +308,7 @@ def privacy(answers: Answers, ours: Peer, how: SystemSize, rounds: int, folder: 
 
 
 def shown_entries(source: Path, most: int) -> list[dict[str, Any]]:
-    """As eventlog_query shows them."""
+    """Return the entries as eventlog_query shows them."""
     log = DirectoryLog("syslog", "", AllowedPaths([source]), str(source))
     found = [entry for entry in log.scan_newest_first(LogQuery(), None, []) if entry]
     return [

@@ -1,4 +1,4 @@
-"""Numbers to text: the machine, the peers, the stdio table, the goals, and what went wrong."""
+"""Format the results: the machine, the peers, the stdio table, the goals, and failures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def processor() -> str:
 
 
 def figure(value: float) -> str:
-    """Three digits that mean something, and no more."""
+    """Format with three significant digits."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
@@ -58,7 +58,7 @@ def cell(answers: Answers, question: Question, peer: Peer) -> str:
 
 
 def ratio(answers: Answers, question: Question, peer: str = "portico") -> str:
-    """How many times better Portico, or another, is than the official SDK; below one, how far behind."""
+    """Return how many times better than the official SDK a figure is; below one, worse."""
     ours, theirs = answers.value(question.key, peer), answers.value(question.key, "mcp")
     if not ours or not theirs:
         return NONE
@@ -108,7 +108,7 @@ def legend(answers: Answers, peers: list[Peer]) -> list[str]:
 
 
 def failures(answers: Answers, peers: Sequence[Peer]) -> list[str]:
-    """One line for each peer and reason, with the questions it cost."""
+    """Return one line per peer and reason, with the affected scenarios."""
     titles = {peer.key: peer.label for peer in peers}
     lost: dict[tuple[str, str], list[str]] = {}
     for question, by_peer in answers.failures.items():
@@ -202,7 +202,7 @@ def as_json(
 
 
 def rounds(answers: Answers, question: Question) -> dict[str, list[float]]:
-    """Every sample, so that a table can be questioned later; of the latencies, which are many, only how many."""
+    """Return every sample, so that a table can be checked later; only the count of latencies."""
     if question.key in ("p50", "p99"):
         return {}
     return answers.samples.get(question.key, {})

@@ -1,4 +1,4 @@
-"""The tasks' table: Portico on both stores beside FastMCP, which keeps its tasks in memory where there is no Redis."""
+"""The task table: Portico on both stores against FastMCP, which uses memory without Redis."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LEGEND = (
 
 
 def task_peers(peers: list[Peer]) -> list[Peer]:
-    """The columns: ours twice, once for each store."""
+    """Return the columns: Portico twice, once per store."""
     found = []
     for peer in peers:
         if peer.key == "portico":

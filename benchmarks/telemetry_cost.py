@@ -1,5 +1,5 @@
-"""What a call costs a server that is watched: CPU time of `portico serve` on stdio, with nothing, with a line for each
-request, and with OpenTelemetry exporting to a receiver that answers at once.
+"""Measure the CPU time of a call on `portico serve` on stdio: without telemetry, with a request log, and with
+OpenTelemetry exporting to a fast receiver.
 
     python benchmarks/telemetry_cost.py [calls]
 """
@@ -31,7 +31,7 @@ async def add(a: int, b: int) -> int:
 
 
 def cpu_seconds(calls: int, words: list[str], env: dict[str, str], folder: Path) -> float:
-    """What a server uses from its start to its end."""
+    """Return the CPU seconds of a server from its start to its end."""
     params = {"name": "add", "arguments": {"a": 1, "b": 2}, "_meta": META}
     before = os.times()
     with (folder / "log").open("w") as log:

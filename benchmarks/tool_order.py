@@ -1,4 +1,4 @@
-"""Whether servers list first what they are mostly used for, on mcp-bench, whose tasks name the tools that they need.
+"""Measure whether servers list their most used tools first, on mcp-bench, whose tasks name their tools.
 
     python benchmarks/tool_order.py PATH     # of a checkout of github.com/Accenture/mcp-bench
 
@@ -26,7 +26,7 @@ _NO_SERVER = re.compile(r"test|dist/|build/|node_modules|\.d\.ts")
 
 
 def named(path: Path) -> set[str]:
-    """Every word of a task that may be a tool's name."""
+    """Return every word of a task that may be a tool name."""
     texts = (
         task["task_description"]
         for file in (path / "tasks").glob("*.json")
@@ -37,7 +37,7 @@ def named(path: Path) -> set[str]:
 
 
 def listed(server: Path) -> list[str]:
-    """The names of a server's tools, in order."""
+    """Return the tool names of a server in order."""
     files = [file for file in server.rglob("*") if file.suffix in _DEFINED and file.is_file()]
     names: dict[str, None] = {}
     for file in sorted(files, key=lambda one: (len(one.parts), one)):
@@ -50,7 +50,7 @@ def listed(server: Path) -> list[str]:
 
 
 def uses(path: Path) -> Iterator[tuple[str, list[bool]]]:
-    """The servers, and which of their tools are named by a task."""
+    """Return the servers and their tools named by tasks."""
     words = named(path)
     for server in sorted((path / "mcp_servers").iterdir()):
         if server.is_dir() and len(names := listed(server)) >= FEWEST:

@@ -1,4 +1,4 @@
-"""How well tools are found by what they are for, on LiveMCPBench: 70 servers with 527 tools, 94 tasks of people.
+"""Measure tool search on LiveMCPBench: 70 servers with 527 tools, 94 tasks.
 
     python benchmarks/tool_search.py PATH              # of a checkout of github.com/icip-cas/LiveMCPBench
     python benchmarks/tool_search.py PATH --held-out   # the tasks that nothing was tuned on, too
@@ -65,7 +65,7 @@ def load(path: Path) -> Bench:
 
 
 def _words(server: dict, tool: dict) -> ToolDocument:
-    """As a gateway has them: the server's alias is its name."""
+    """Return the words of a tool as in a gateway: the server's alias is its name."""
     parts = list_fields(tool["inputSchema"])
     return ToolDocument(
         name=tool["name"],
@@ -78,13 +78,13 @@ def _words(server: dict, tool: dict) -> ToolDocument:
 
 
 def _items(text: str) -> list[str]:
-    """The lines of a numbered list."""
+    """Return the lines of a numbered list."""
     found = (re.sub(r"^\s*\d+\s*[.)]\s*", "", line).strip() for line in text.splitlines())
     return list(dict.fromkeys(one for one in found if one))
 
 
 def recall(tasks: Sequence[Task], tools: Sequence[ToolDocument], search: Search) -> tuple[float, float, float]:
-    """The mean over the tasks: of the question at 10, of the steps at 5, of the steps in one call."""
+    """Return means over the tasks: R@10 of the question, R@5 of the steps, R@5 of the steps in one call."""
     questions, steps, calls = [], [], []
     for task in tasks:
         wanted = set(task.tools)
@@ -98,7 +98,7 @@ def recall(tasks: Sequence[Task], tools: Sequence[ToolDocument], search: Search)
 
 
 class Ours:
-    """As find_tools answers: to one query, or to all steps of a task at once."""
+    """Search as find_tools does: one query, or all steps of a task together."""
 
     def __init__(self, tools: Sequence[ToolDocument]) -> None:
         self.index = ToolIndex(tools)
@@ -117,7 +117,7 @@ def together(search: Search, queries: Sequence[str], most: int) -> list[list[int
 
 
 def plain(tools: Sequence[ToolDocument], k1: float = 1.5, b: float = 0.75) -> Search:
-    """BM25 as the textbooks have it, over everything that is said of a tool."""
+    """Return textbook BM25 over all texts of a tool."""
     bags = [
         Counter(
             re.findall(r"[a-z0-9]+", " ".join((t.name, t.description, t.parameters, t.parameter_descriptions)).lower())
@@ -140,7 +140,7 @@ def plain(tools: Sequence[ToolDocument], k1: float = 1.5, b: float = 0.75) -> Se
 
 
 def milliseconds(index: ToolIndex, queries: Sequence[str]) -> float:
-    """CPU time of one query, the best of five rounds."""
+    """Return the CPU time of one query, the best of five rounds."""
     rounds = []
     for _ in range(5):
         began = time.process_time()
@@ -151,7 +151,7 @@ def milliseconds(index: ToolIndex, queries: Sequence[str]) -> float:
 
 
 def grown(tools: Sequence[ToolDocument], count: int) -> list[ToolDocument]:
-    """More tools of the same kind: each with words of two others, so that none is said twice."""
+    """Return additional tools of the same kind, with words of two others each."""
     chance = random.Random(7)
     found = list(tools)
     while len(found) < count:
@@ -170,7 +170,7 @@ def grown(tools: Sequence[ToolDocument], count: int) -> list[ToolDocument]:
 
 
 def rows(path: Path, *, held_out: bool = False) -> list[tuple[str, ...]]:
-    """For each way of searching: the tasks, R@10 of the question, R@5 of the steps, and of the steps in one call."""
+    """Return for each search method: tasks, R@10 of the question, R@5 of the steps, and of the steps in one call."""
     bench = load(path)
     halves = {"even (tuned on)": bench.half(0)} | ({"odd (held out)": bench.half(1)} if held_out else {})
     found = []
@@ -182,7 +182,7 @@ def rows(path: Path, *, held_out: bool = False) -> list[tuple[str, ...]]:
 
 
 def parts(path: Path) -> list[tuple[str, ...]]:
-    """The same for the tasks that were tuned on, without parts of the ranking."""
+    """Return the same for the development tasks, with parts of the ranking disabled."""
     bench = load(path)
     found = []
     for name, instead in PARTS.items():

@@ -1,4 +1,4 @@
-"""The table of tool search: how well tools are found, how fast, and what a list costs a model in each face.
+"""The tool search table: quality, latency, and the tokens of a list in each mode.
 
     LIVE_MCP_BENCH=PATH python benchmarks/run.py --table find
 
@@ -61,7 +61,7 @@ def tokens() -> Callable[[str], int]:
 
 
 def own_tools() -> list[Tool]:
-    """The tools of the services that come with Portico, which are as large as those of other servers."""
+    """Return the tools of the built-in services, which are as large as those of other servers."""
     place = assembly.ServiceEnvironment(data=Path(os.devnull), store=":memory:")
     server = assembly.build_server(list(assembly.SERVICE_CLASSES), assembly.read_settings(None, None), place)
     return list(server.tools)
@@ -82,7 +82,7 @@ def server_of(count: int, tools: list[Tool]) -> Server:
 
 
 async def listed(handler: Handler, count: Callable[[str], int]) -> int:
-    """The tokens of everything that a client is given as the list of tools."""
+    """Return the tokens of the tool list that a client receives."""
     import msgspec
 
     async with Client(handler) as client:

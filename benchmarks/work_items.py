@@ -1,4 +1,4 @@
-"""The table of work items: making and taking tasks among very many, and what finished ones cost, on both stores."""
+"""The work item table: creating and claiming tasks among many, and the cost of completed ones, on both stores."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def _measured(stores: tuple[str, str], how: WorkSize, rounds: int) -> dict
 
 
 async def _load(store: str, counts: dict[str, int]) -> None:
-    """By a connection of its own: when it is closed SQLite has put its log away."""
+    """Fill the store on a separate connection: closing it makes SQLite checkpoint its log."""
     async with Database(store) as database:
         await WorkItemStore(database).open()
         for status, count in counts.items():
@@ -157,7 +157,7 @@ async def _fill(database: Database, status: str, count: int) -> None:
 
 
 async def _turns(of: dict[str, WorkItemStore], calls: int, found: dict[str, list[float]]) -> None:
-    """The median of so many, of the statements and of all of it.
+    """Return the medians of several rounds: of the statements, and in total.
 
     The stores take turns, a few calls each, so that a busy moment falls on both alike.
     """
@@ -181,7 +181,7 @@ async def _turns(of: dict[str, WorkItemStore], calls: int, found: dict[str, list
 
 
 async def _queries(items: WorkItemStore, last: str, found: dict[str, list[float]]) -> None:
-    """The median of a few calls each."""
+    """Return the median of a few calls each."""
     calls: dict[str, Callable[[], Awaitable[object]]] = {
         key: partial(items.list_page, ListQuery(query=query.format(last=last))) for key, query in _QUERIES.items()
     }

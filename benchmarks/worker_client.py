@@ -1,4 +1,4 @@
-"""A supervisor with its workers, and clients by hand, for those who measure them; and what Linux tells of processes."""
+"""Run a supervisor with its workers, minimal clients, and process statistics of Linux."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _ABOUT = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": {"name
 
 @dataclass(frozen=True)
 class Serving:
-    """What runs: the process that the workers are the children of, and the port they listen on."""
+    """A running server: the supervisor's process and the port."""
 
     supervisor: int
     port: int
@@ -82,7 +82,7 @@ class Serving:
 
 @contextmanager
 def serving(workers: int, *options: str, store: str | None = None, folder: str | None = None) -> Iterator[Serving]:
-    """Workers of the server above. Those with another folder are as if on another machine."""
+    """Run workers of the server above. A different folder simulates another machine."""
     with tempfile.TemporaryDirectory(prefix="portico-workers-") as own:
         path = Path(own) / "measured.py"
         path.write_text(SERVER)
@@ -109,7 +109,7 @@ def serving(workers: int, *options: str, store: str | None = None, folder: str |
 
 
 def modern_request(id: str, tool: str = "add", **arguments: Any) -> bytes:
-    """A call of 2026-07-28, as bytes."""
+    """Return a call of 2026-07-28 as bytes."""
     params = {"name": tool, "arguments": arguments or {"a": 1, "b": 2}, "_meta": _META}
     return _written("POST", {"id": int(id), "method": "tools/call", "params": params}, _fields("tools/call", tool))
 
@@ -163,11 +163,11 @@ class Line:
         return body
 
     async def worker(self) -> int:
-        """The process that has this connection."""
+        """Return the process that has this connection."""
         return int(json.loads(await self.call("pid"))["result"]["structuredContent"]["result"])
 
     async def listen(self, uri: str) -> None:
-        """Be told of what happens to a resource."""
+        """Subscribe to a resource."""
         params = {"notifications": {"resourceSubscriptions": [uri]}, "_meta": _META}
         self.send(
             "POST", {"id": 1, "method": "subscriptions/listen", "params": params}, _fields("subscriptions/listen")
@@ -176,14 +176,14 @@ class Line:
         await self.told("acknowledged")
 
     async def told(self, word: str) -> None:
-        """Wait for an event with this word."""
+        """Wait for an event that contains a word."""
         while word.encode() not in await self.reader.readuntil(b"\n"):
             pass
 
     # Sessions
 
     async def begin(self) -> str:
-        """A session, begun on a connection of its own, so that the kernel chooses the worker."""
+        """Start a session on a new connection, so that the kernel chooses the worker."""
         one = await Line.to(self._port)
         head, _ = await one.post({"id": 1, "method": "initialize", "params": _ABOUT}, "")
         id = head["mcp-session-id"]
@@ -206,7 +206,7 @@ def children(process: int) -> list[int]:
 
 
 def cpu(processes: list[int]) -> float:
-    """Seconds that they have had so far; to the nanosecond, where ticks would be a hundredth."""
+    """Return their CPU seconds with nanosecond resolution; ticks would be hundredths."""
     spent = 0
     for one in processes:
         for thread in Path(f"/proc/{one}/task").iterdir():
@@ -215,14 +215,14 @@ def cpu(processes: list[int]) -> float:
 
 
 def busy() -> float:
-    """Seconds that the cores of this machine have been in use."""
+    """Return the seconds that the cores of this machine were busy."""
     fields = list(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]))
     user, nice, system, _idle, _wait, irq, softirq, steal = fields
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def private(processes: list[int]) -> float:
-    """Bytes that they share with no other process."""
+    """Return the bytes that they share with no other process."""
     texts = [Path(f"/proc/{one}/smaps_rollup").read_text() for one in processes]
     lines = [line.split() for text in texts for line in text.splitlines()]
     return float(sum(int(words[1]) * 1024 for words in lines if words[0].startswith("Private_")))

@@ -1,4 +1,4 @@
-"""What workers pay for what they do, in CPU time: it is the same on a busy machine, where a clock tells of others."""
+"""Measure the operations of workers in CPU time, which is the same on a busy machine."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ LISTENERS = (1, 10, 100)
 
 
 class Loaded(NamedTuple):
-    """What wrk saw, and what it cost: seconds of CPU for each call, of the workers and of wrk itself; and what part of
-    the workers' CPU the one had that had least."""
+    """Result of wrk with its cost: CPU seconds per call of the workers and of wrk, and the share of the least loaded
+    worker.
+    """
 
     rate: float
     calls: int
@@ -33,7 +34,7 @@ class Loaded(NamedTuple):
 def loaded(
     fleet: Serving, program: str, seconds: int, connections: int = 32, tool: str = "add", **arguments: Any
 ) -> Loaded:
-    """Calls of 2026-07-28, as many as they can. wrk runs where there is room."""
+    """Send as many calls of 2026-07-28 as possible. wrk may run on any core."""
     request = modern_request(wrk.NUMBER, tool, **arguments)
     wrk.ask(program, fleet.port, request, connections, 1, core=None, same=True)
     asked, before = of_ended(), [cpu([one]) for one in fleet.workers]
@@ -47,13 +48,13 @@ def loaded(
 
 
 def of_ended() -> float:
-    """Seconds of CPU of the processes that we have started, and that are over."""
+    """Return the CPU seconds of child processes that have exited."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 async def of_session(fleet: Serving, times: int) -> float:
-    """A call in a session, on a connection that its worker has."""
+    """Measure a call in a session on a connection of its worker."""
     line = await Line.to(fleet.port)
     id = await line.begin()
     found = await _each(fleet.workers, times, lambda _: line.in_session(id))
@@ -62,7 +63,7 @@ async def of_session(fleet: Serving, times: int) -> float:
 
 
 async def of_many_sessions(fleet: Serving, times: int, connections: int = 32) -> float:
-    """The same of many at once: a worker that has more to do than it can wakes up less often for each."""
+    """Measure many concurrent calls in sessions: a busy worker wakes up less often per call."""
     lines = [await Line.to(fleet.port) for _ in range(connections)]
     ids = [await one.begin() for one in lines]
 
@@ -80,7 +81,7 @@ async def of_many_sessions(fleet: Serving, times: int, connections: int = 32) ->
 
 
 async def of_forwarding(fleet: Serving, times: int) -> float:
-    """The same on a connection of another worker of the machine, which forwards the request."""
+    """Measure a call on a connection of another worker, which forwards it."""
     lines: list[Line] = []
     by_worker: dict[int, tuple[Line, str]] = {}
     while len(by_worker) < 2:
@@ -95,7 +96,7 @@ async def of_forwarding(fleet: Serving, times: int) -> float:
 
 
 async def of_sending_on(times: int) -> tuple[float, float]:
-    """The same from another machine: what the one pays that passes it on, and what the session's own pays."""
+    """Measure forwarding between machines: the cost of the sender and of the session's worker."""
     with tempfile.TemporaryDirectory() as store:
         os.mkdir(f"{store}/one")
         os.mkdir(f"{store}/two")
@@ -116,7 +117,7 @@ async def of_sending_on(times: int) -> tuple[float, float]:
 
 
 async def of_events(fleet: Serving, listeners: int, times: int) -> float:
-    """A change, and its way to listeners at all workers; without the call that makes it."""
+    """Measure a change and its delivery to listeners at all workers, without the call that causes it."""
     asker = await Line.to(fleet.port)
     lines = [await Line.to(fleet.port) for _ in range(listeners)]
     for one in lines:
@@ -133,7 +134,7 @@ async def of_events(fleet: Serving, listeners: int, times: int) -> float:
 
 
 async def of_hearing(fleet: Serving, times: int) -> tuple[float, float]:
-    """A change for the worker where it happens, and for another one, with one listener there."""
+    """Measure a change for its own worker and for another one, with one listener each."""
     lines = {await one.worker(): one for one in [await Line.to(fleet.port) for _ in range(32)]}
     (here, asker), (there, listener) = list(lines.items())[:2]
     await listener.listen(NOTE)
@@ -153,7 +154,7 @@ async def of_hearing(fleet: Serving, times: int) -> tuple[float, float]:
 
 
 async def of_adopting(fleet: Serving, sessions: int) -> float:
-    """The first call in a session after a deploy, beyond any later one."""
+    """Measure the additional cost of the first call in a session after a deployment."""
     line = await Line.to(fleet.port)
     ids = [await line.begin() for _ in range(sessions)]
     line.close()

@@ -1,4 +1,4 @@
-"""N workers on M machines: measured costs, a simulation with them, and the simulation held against real workers.
+"""N workers on M machines: measured costs, a simulation with them, and its comparison with real workers.
 
     python benchmarks/worker_simulation.py [--quick] [--json FILE]
 
@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def measured(program: str, quick: bool) -> tuple[Costs, StoreCosts | None]:
-    """The median of some rounds: on a busy machine each is a little different."""
+    """Return the median of several rounds."""
     rounds = [_measured(program, 200 if quick else 1_000) for _ in range(1 if quick else 3)]
     costs = Costs(**{name: median(asdict(one)[name] for one in rounds) for name in asdict(rounds[0])})
     store = asyncio.run(of_store(100 if quick else 500))
@@ -145,7 +145,7 @@ def check(costs: Costs, program: str, seconds: int) -> list[dict[str, Any]]:
 
 
 def _seen(fleet: Serving, load: Load, seconds: int) -> dict[str, float]:
-    """Calls a second, the asker's CPU for each, and how many cores the other processes of this machine left."""
+    """Return calls per second, the client's CPU per call, and the cores left by other processes."""
     load(fleet, 1)
     began, used, spent = time.perf_counter(), busy(), cpu(fleet.workers)
     calls, took, asking = load(fleet, seconds)
@@ -165,7 +165,7 @@ def _by_wrk(program: str) -> Load:
 
 
 def _in_sessions(fleet: Serving, seconds: int) -> tuple[int, float, float]:
-    """Each request for a session by chance, so half of them are forwarded with two workers."""
+    """Assign session requests at random, so that half of them are forwarded with two workers."""
     spent = time.process_time()
     calls, took = asyncio.run(_ask_in_sessions(fleet.port, seconds))
     return calls, took, time.process_time() - spent
@@ -240,7 +240,9 @@ def full(plans: list[dict[str, Any]]) -> str:
 
 
 def of_bus(costs: Costs) -> str:
-    """Where the bus alone fills the workers, or the database: each hears everything, unless the bus has parts."""
+    """Compute where the event bus saturates the workers or the database: each worker receives every event, unless the
+    bus is partitioned.
+    """
     cores = Plan().database_cores
     table = [["workers", "parts of the bus", "full at, changes per s: each worker", f"PostgreSQL on {cores} cores"]]
     for workers in (8, 80):

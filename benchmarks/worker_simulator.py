@@ -1,4 +1,4 @@
-"""Many workers on many machines, event by event: what they answer, and where that ends.
+"""Discrete-event simulation of many workers on many machines: throughput and saturation.
 
 A process does one thing at a time. The processes of a machine take turns for its cores. Nothing here is measured: what
 things cost is given.
@@ -43,7 +43,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Plan:
-    """What stands where, and what comes to it."""
+    """Topology and load."""
 
     machines: int = 1
     workers: int = 1  # of each machine
@@ -58,7 +58,7 @@ class Plan:
 
 
 class Clock:
-    """What happens next."""
+    """The event queue."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -75,7 +75,7 @@ class Clock:
 
 
 class Machine:
-    """Cores, for which processes take turns."""
+    """Cores shared by processes in turns."""
 
     def __init__(self, clock: Clock, cores: int, speed: float = 1.0) -> None:
         self._clock = clock
@@ -106,7 +106,7 @@ class Machine:
 
 @dataclass(eq=False)
 class Process:
-    """Does one thing at a time, in the order in which it was asked to."""
+    """A process that handles one item at a time, in order."""
 
     machine: Machine
     number: int = 0
@@ -121,7 +121,7 @@ class Process:
 
 
 class Fleet:
-    """The workers of a plan, and the database that they share."""
+    """The workers of a plan and their database."""
 
     def __init__(self, plan: Plan, costs: Costs, seed: int = 1) -> None:
         self.plan, self.costs = plan, costs
@@ -136,7 +136,7 @@ class Fleet:
         self.backends = [Process(self.database) for _ in self.workers]
 
     def call(self, at: Process, owner: Process | None, then: Then) -> None:
-        """A call at a worker: one that stands alone, or for the session of another."""
+        """Simulate a call at a worker, stateless or for the session of another worker."""
         costs = self.costs
         if owner is None:
             at.do(costs.call, then)
@@ -159,7 +159,7 @@ class Fleet:
         at.do(half, lambda: self.clock.after(NETWORK_SECONDS, arrive))
 
     def change(self) -> None:
-        """Something changes at a worker, and all who listen hear of it."""
+        """Simulate a change at a worker and its delivery to all listeners."""
         costs, plan = self.costs, self.plan
         here = self.chance.choice(self.workers)
         shard = self.chance.randrange(plan.shards)
@@ -177,7 +177,7 @@ class Fleet:
 
 
 def closed(plan: Plan, costs: Costs, connections: int, seconds: float, sessions: int = 0) -> float:
-    """Calls a second of a program on the same machine, that asks on each connection as soon as it was answered."""
+    """Return calls per second of a closed-loop client on the same machine."""
     fleet = Fleet(plan, costs)
     asker = Process(fleet.machines[0])
     at = [fleet.chance.choice(fleet.workers) for _ in range(connections)]
@@ -200,14 +200,14 @@ def closed(plan: Plan, costs: Costs, connections: int, seconds: float, sessions:
 
 
 class Answered(NamedTuple):
-    """The seconds within which 99 of 100 calls are answered, and how many still waited when the last one came."""
+    """The 99th percentile of latency in seconds, and the number of pending calls at the end."""
 
     seconds: float
     waiting: int
 
 
 def answered(plan: Plan, costs: Costs, rate: float, calls: int) -> Answered:
-    """What becomes of so many calls, when so many of them come in a second."""
+    """Simulate a number of calls that arrive at a rate."""
     fleet = Fleet(plan, costs)
     clock, chance = fleet.clock, fleet.chance
     took: list[float] = []
@@ -242,7 +242,7 @@ def answered(plan: Plan, costs: Costs, rate: float, calls: int) -> Answered:
 
 
 def saturation(plan: Plan, costs: Costs, calls: int = 20_000) -> float:
-    """The most calls a second that are answered in time, and of which no more wait at the end than must."""
+    """Return the highest rate at which latency and backlog stay within the limits."""
     workers = plan.machines * plan.workers
     calls = max(calls, 250 * workers)
     low, high = 0.0, min(plan.machines * plan.cores * plan.speed, workers) / min(costs.call, costs.session)

@@ -1,4 +1,4 @@
-"""What workers cost the PostgreSQL that they share, in its own CPU time. A real one is started for that."""
+"""Measure the CPU time of the PostgreSQL that workers share, on a real server started for this."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StoreCosts:
 
 
 async def of_store(times: int) -> StoreCosts | None:
-    """None where PostgreSQL is not installed."""
+    """Return the costs, or None if PostgreSQL is not installed."""
     try:
         # Started and ended in a thread: it waits for its process.
         starting = postgres.server()
@@ -79,7 +79,7 @@ async def _measured(server: Any, times: int) -> StoreCosts:
 
 
 def _notified(url: str, listeners: int, times: int, spent: Any) -> float:
-    """The CPU of an event, with so many connections that listen."""
+    """Return the CPU seconds of an event for a number of listening connections."""
     import psycopg
 
     connections = [psycopg.connect(url, autocommit=True) for _ in range(listeners)]

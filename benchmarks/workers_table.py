@@ -1,4 +1,4 @@
-"""The table of workers: what one and two of them answer, and what it costs that they are several."""
+"""The worker table: throughput of one and two workers, and the cost of coordination."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""wrk, the program that asks over HTTP: how it is had, what it is told to send, and what it says at the end.
+"""wrk, the HTTP load generator: installation, scripts and results.
 
 Every request has an id of its own, and where there is something to add, numbers of its own: no server can answer from
 memory, and a session never sees an id twice.
@@ -46,7 +46,7 @@ end
 
 @dataclass(frozen=True)
 class Load:
-    """What wrk saw."""
+    """Result of a run of wrk."""
 
     requests: int
     seconds: float
@@ -59,7 +59,7 @@ class Load:
 
 
 def find() -> str:
-    """The program, installed from the distribution where that is possible."""
+    """Return the program, installed from the distribution if possible."""
     if found := shutil.which("wrk"):
         return found
     if not (apt := shutil.which("apt-get")):
@@ -73,7 +73,7 @@ def find() -> str:
 
 
 def version(program: str) -> str:
-    """It prints its version with its usage and calls that a failure."""
+    """Return the version, which wrk prints with its usage and a failing status."""
     said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False)
     words = (said.stdout + said.stderr).split()
     return words[1].removeprefix("debian/") if len(words) > 1 else "of unknown version"
@@ -85,7 +85,7 @@ def script(request: bytes) -> str:
 
 
 def same_script(request: bytes) -> str:
-    """The same request every time, which wrk makes once: for a server of which it is known that it remembers none."""
+    """Return a script with one constant request, for servers that cache no request heads."""
     head, _, body = request.decode("ascii").partition("\r\n\r\n")
     first, *lines = head.split("\r\n")
     method, path, _ = first.split()
@@ -97,7 +97,7 @@ def same_script(request: bytes) -> str:
 
 
 def parse(output: str) -> Load:
-    """The line that our script wrote. Anything that was not answered well is an error, and no number."""
+    """Parse the line written by our script. Any failed response is an error."""
     lines = [line for line in output.splitlines() if line.startswith("{")]
     if not lines:
         raise DriverError("wrk ended without its numbers")
@@ -147,7 +147,7 @@ def ask(
 
 @contextmanager
 def on_core(core: int) -> Iterator[None]:
-    """What is started in here stays on that core, and whatever it starts; we ourselves come back."""
+    """Pin the processes started in this block to a core, and restore our own affinity."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:

@@ -1,4 +1,4 @@
-"""What every client is measured by: its own processor time, its own clock, the same calls to the same server.
+"""Measurement shared by all clients: CPU time, elapsed time, the same calls to the same server.
 
     python portico_client.py stdio|http SECONDS TARGET…
 
@@ -28,7 +28,7 @@ def main(load, open_stdio, open_http, *, uvloop=False):
 
 
 def run(work, uvloop):
-    """Ours runs on uvloop, as it does in a server; the others as their documentation has it."""
+    """Run Portico on uvloop, as in a server, and the others as documented."""
     if uvloop:
         from uvloop import new_event_loop
 
@@ -50,7 +50,7 @@ async def measure(make, seconds, transport):
 
 
 def check(result):
-    """A client that did not get the sum is not measured."""
+    """Reject a client that did not get the right sum."""
     said = getattr(result, "structured_content", None) or getattr(result, "structured", None)
     said = said["result"] if isinstance(said, dict) else said
     assert said == 42, result
@@ -87,7 +87,7 @@ async def side_by_side(client, seconds):
 
 
 async def connections(make, seconds):
-    """From nothing to the first answer of a tool, and gone again."""
+    """Measure connecting, the first tool result and disconnecting."""
     done = 0
     begun = time.perf_counter()
     while time.perf_counter() < begun + seconds:

@@ -1,4 +1,4 @@
-"""The server behind the gateways: `python adding_server.py [PORT]`, on stdio or over HTTP.
+"""The upstream of the gateways: `python adding_server.py [PORT]`, on stdio or over HTTP.
 
 It says its sum as text alone: FastMCP's proxy passes on no structured value but an object.
 """

@@ -1,4 +1,4 @@
-"""The benchmark's proxy on FastMCP, as its documentation has it: `python fast_proxy.py PORT FILE`, an mcp.json."""
+"""The FastMCP proxy, configured as documented: `python fast_proxy.py PORT FILE`, an mcp.json."""
 
 import json
 import sys

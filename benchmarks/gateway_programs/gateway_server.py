@@ -1,4 +1,4 @@
-"""The benchmark's gateway on Portico, over HTTP: the servers behind it are those of an mcp.json.
+"""The Portico gateway over HTTP; its upstreams come from an mcp.json.
 
 python gateway_server.py PORT FILE [STORE]
 """

@@ -1,4 +1,4 @@
-"""Servers for a gateway to gather: `python many_servers.py TOOLS PORT…`, each on a port of its own.
+"""Upstreams for a gateway: `python many_servers.py TOOLS PORT…`, one per port.
 
 All in one process; `GET /metrics` of each says what it was asked.
 """

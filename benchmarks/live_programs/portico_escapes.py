@@ -1,4 +1,4 @@
-"""How long a ping waits while code tries to get out: `portico_escapes.py [NUMBER]`. Prints the longest, in ms.
+"""Measure how long a ping waits during escape attempts: `portico_escapes.py [NUMBER]`. Prints the maximum in ms.
 
 The code is that of the tests. What it may not touch is a folder of this program's own.
 """
@@ -23,12 +23,12 @@ BREATH = 0.002  # seconds between two pings
 
 
 def chosen(number):
-    """So many, from all over the list."""
+    """Return a number of attempts, spread over the list."""
     return ALL[:: max(1, len(ALL) // number)]
 
 
 def placed(code, folder):
-    """The word that must not come back is not in the text, which errors quote."""
+    """Encode the secret, because errors quote the code."""
     code = code.replace("'ESCAPED'", "'ESC' + 'APED'").replace("SERVER", str(os.getpid()))
     return code.replace("HOST", folder).replace("SOCKET", f"{folder}/socket")
 

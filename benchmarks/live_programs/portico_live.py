@@ -1,4 +1,6 @@
-"""Live Python by its tool, client and server in one process: `portico_live.py WARM FRESH jail|cold|strict [PYTHON]`."""
+"""Live Python through its tool, client and server in one process: `portico_live.py WARM FRESH jail|cold|strict
+[PYTHON]`.
+"""
 
 import asyncio
 import sys

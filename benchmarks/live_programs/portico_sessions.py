@@ -1,4 +1,4 @@
-"""Many sessions at once, each with names of its own: `portico_sessions.py SESSIONS`. Prints their memory, in MB."""
+"""Many concurrent sessions with their own names: `portico_sessions.py SESSIONS`. Prints their memory in MB."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from portico_services.livepython import LivePython
 
 
 def memory_of(pids):
-    """All that each of them has resident, and its fair share of what several have."""
+    """Return the proportional set size of all of them."""
     totals = {"Rss": 0, "Pss": 0}
     for pid in pids:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
@@ -22,7 +22,7 @@ def memory_of(pids):
 
 
 def below(pid):
-    """A process and all that descend from it."""
+    """Return a process and its descendants."""
     found = [pid]
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():

@@ -1,4 +1,4 @@
-"""What every way to run code is measured by: the same expression, first, in a new session, and once more in an old one.
+"""Measurement shared by all interpreters: the same expression, first, in a new session, and again in an old one.
 
 `first` is from nothing imported to the first answer, `fresh` is a session of its own and its first answer, `warm` is
 one more answer. Prints one JSON object: milliseconds, and microseconds for the last.
@@ -13,7 +13,7 @@ CODE = "3 + 4"
 
 
 def sizes():
-    """How many warm calls, and how many fresh sessions."""
+    """Return the number of warm calls and of new sessions."""
     return int(sys.argv[1]), int(sys.argv[2])
 
 

@@ -1,4 +1,4 @@
-"""The least a tools/call can cost in Python: its JSON decoded, two numbers added, the answer encoded. No protocol.
+"""Lower bound of a tools/call in Python: decode the JSON, add two numbers, encode the response. No protocol.
 
 The bare servers around it are the limits of the HTTP table. The answer has the bytes that Portico's has.
 """

@@ -1,4 +1,4 @@
-"""A limit: an ASGI application that only does the JSON."""
+"""Lower bound: an ASGI application that only handles the JSON."""
 
 from bare import answer
 

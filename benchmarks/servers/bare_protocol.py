@@ -1,4 +1,4 @@
-"""A limit: an asyncio Protocol on httptools and uvloop that only does the JSON."""
+"""Lower bound: an asyncio Protocol on httptools and uvloop that only handles the JSON."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""A limit: an application on granian's own interface that only does the JSON."""
+"""Lower bound: an application on granian's own interface that only handles the JSON."""
 
 from bare import answer
 

@@ -1,4 +1,4 @@
-"""Every entry of a journal with all its fields, by cysystemd."""
+"""Read every entry of a journal with all its fields by cysystemd."""
 
 from cysystemd.reader import JournalReader
 from measurement import main

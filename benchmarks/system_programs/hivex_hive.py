@@ -1,4 +1,4 @@
-"""Every key of a hive with its time and values, by hivex."""
+"""Read every key of a hive with its time and values by hivex."""
 
 import hivex
 from measurement import main

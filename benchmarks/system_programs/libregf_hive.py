@@ -1,4 +1,4 @@
-"""Every key of a hive with its time and values, by libregf."""
+"""Read every key of a hive with its time and values by libregf."""
 
 import pyregf
 from measurement import main

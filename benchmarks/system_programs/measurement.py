@@ -1,4 +1,4 @@
-"""What every reader of hives and journals is measured by: processor seconds of this process for one whole reading.
+"""Measurement shared by all readers of hives and journals: CPU seconds of one complete read.
 
 Prints one JSON object: how many were read, and how many a second.
 """

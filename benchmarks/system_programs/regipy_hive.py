@@ -1,4 +1,4 @@
-"""Keys of a hive with their times and values, by regipy: what it reads in two seconds, for all would take minutes."""
+"""Read keys of a hive with their times and values by regipy, for two seconds: all would take minutes."""
 
 import logging
 import time

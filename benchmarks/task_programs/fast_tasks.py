@@ -1,4 +1,4 @@
-"""The benchmark's tasks on FastMCP, in memory, as it keeps them where there is no Redis."""
+"""The benchmark's tasks on FastMCP, in memory, its default without Redis."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ server.add_extension(TasksExtension(url="memory://", concurrency=16))
 
 @server.tool(task=True)
 async def work(n: int) -> int:
-    """Do next to nothing."""
+    """Do almost nothing."""
     STARTED.append(time.perf_counter())
     return n
 

@@ -1,4 +1,4 @@
-"""What every engine is measured by: tasks that do next to nothing, from the call to the result that was fetched.
+"""Measurement shared by all task engines: minimal tasks, from the call to the fetched result.
 
 The client and the server are one process, so that nothing is measured but the engine and its store. Prints one JSON
 object.
@@ -37,7 +37,7 @@ async def rate(task):
 
 
 async def pickup(task, started):
-    """From the call to the first line of the body, with a worker that has nothing else to do."""
+    """Return the time from the call to the first line of the body, with an idle worker."""
     waits = []
     for n in range(IDLE):
         await asyncio.sleep(PAUSE)

@@ -16,7 +16,7 @@ def build(store):
 
     @server.tool(task="optional")
     async def work(n: int) -> int:
-        """Do next to nothing."""
+        """Do almost nothing."""
         STARTED.append(time.perf_counter())
         return n
 

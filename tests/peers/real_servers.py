@@ -1,5 +1,5 @@
-"""Published servers from npm and PyPI behind one gateway: list them and call one tool of each, with clients of 2026-07-28
-and 2025-11-25. Prints a table.
+"""Published servers from npm and PyPI behind one gateway: list them and call one tool of each, with clients of
+2026-07-28 and 2025-11-25. Prints a table.
 
     make real-servers                                    (or: python tests/peers/real_servers.py [NAME…])
 
