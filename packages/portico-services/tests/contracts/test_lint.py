@@ -107,7 +107,7 @@ def test_duplicate_section_is_an_error() -> None:
             '| no | `"en"` |',
             '| no | `"de"` |',
             "table",
-            '| `language` | string | no | `"de"` | Its language, as two letters |',
+            '| `language` | string | no | `"de"` | Language of the text, as a code of two letters |',
         ),
         ("| yes |  | The text |", "| yes | 7 | The text |", "table", "| `text` | string | yes | 7 | The text |"),
         (
@@ -142,7 +142,7 @@ def test_duplicate_section_is_an_error() -> None:
         ('"status": "success"', '"status": "done"', "example", "{"),
         ('"data": {"words": 3}', '"data": {"words": "three"}', "example", "{"),
         ('  "data": null,\n  "error": {', '  "data": {},\n  "error": {', "example", "{"),
-        ("**Idempotent**: yes. The same", "The same", "idempotency", "### 6. Idempotency"),
+        ("**Idempotent**: yes. Repeated", "Repeated", "idempotency", "### 6. Idempotency"),
     ],
 )
 def test_lint_reports_errors_with_their_line(old: str, new: str, rule: str, line: str) -> None:
@@ -353,9 +353,9 @@ def test_alternatives_and_arrays_are_reported_as_they_are() -> None:
 @pytest.mark.parametrize(
     "old, new",
     [
-        ("Use cases:\n\n- To find out whether a text is short enough before it is sent on.\n\n", ""),
-        ("- To find out whether a text is short enough before it is sent on.\n\n", ""),
-        ("Use cases:\n\n- To find out", "- To find out"),
+        ("Use cases:\n\n- Check the length of a text before sending it.\n\n", ""),
+        ("- Check the length of a text before sending it.\n\n", ""),
+        ("Use cases:\n\n- Check the length", "- Check the length"),
     ],
 )
 def test_use_cases_have_to_be_named(old: str, new: str) -> None:
