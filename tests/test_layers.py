@@ -181,7 +181,7 @@ def test_import_cycles_stay_small() -> None:
     assert len(largest) <= MAX_CYCLE_MODULES, sorted(largest)
 
 
-def test_the_wire_is_pure() -> None:
+def test_wire_is_pure() -> None:
     pure = [path for path in MODULES if path.is_relative_to(SDK) and FLOORS[part(sources.dotted(path))] == 0]
     used = {path.name: {name for name, _ in imports(sources.tree(path))} & IMPURE for path in pure}
     assert not {name: found for name, found in used.items() if found}

@@ -56,7 +56,7 @@ def test_packages_import_only_their_dependencies() -> None:
     assert not violations, "imports of packages that pyproject.toml does not depend on"
 
 
-def test_the_four_packages_depend_on_the_sdk_only() -> None:
+def test_four_packages_depend_on_the_sdk_only() -> None:
     assert dependencies_of("portico") == {"portico"}
     others = {"portico_gateway", "portico_services", "portico_console"}
     assert FOLDERS.keys() == {"portico", *others}
@@ -80,7 +80,7 @@ def test_imports_are_found_in_statements_and_in_strings(tmp_path: Path, source: 
     assert list(imported_modules(path)) == ([] if module is None else [module])
 
 
-def test_the_console_works_without_the_gateway_and_the_services() -> None:
+def test_console_works_without_the_gateway_and_the_services() -> None:
     program = """\
 import asyncio, sys
 sys.modules["portico_gateway"] = sys.modules["portico_services"] = None

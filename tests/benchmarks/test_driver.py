@@ -99,7 +99,7 @@ def test_cpu_clock_is_that_of_the_whole_process(bench: SimpleNamespace) -> None:
     assert before <= between <= time.process_time_ns()
 
 
-def test_the_child_is_gone_afterwards_even_after_a_failure(bench: SimpleNamespace) -> None:
+def test_child_is_gone_afterwards_even_after_a_failure(bench: SimpleNamespace) -> None:
     driver = fake(bench, "silent")
     with pytest.raises(ZeroDivisionError), driver:
         raise ZeroDivisionError
@@ -125,7 +125,7 @@ def test_wrong_response_is_a_driver_error(bench: SimpleNamespace, how: str, reas
             bench.scenarios.call(driver, "add", 3)
 
 
-def test_a_server_out_of_step_is_not_asked_again(bench: SimpleNamespace) -> None:
+def test_server_out_of_step_is_not_asked_again(bench: SimpleNamespace) -> None:
     with fake(bench, "silent") as driver:
         driver.open()
         driver.timeout = 0.1
@@ -185,7 +185,7 @@ def test_verdicts_follow_from_the_numbers(bench: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("markdown", [False, True])
-def test_a_peer_that_cannot_be_had_is_shown_with_the_reason(bench: SimpleNamespace, markdown: bool) -> None:
+def test_peer_that_cannot_be_had_is_shown_with_the_reason(bench: SimpleNamespace, markdown: bool) -> None:
     answers, size = bench.scenarios.Answers(), bench.scenarios.QUICK
     answers.add("ping", peer(bench), 12.345)
     peers = [peer(bench), peer(bench, "mcp", reason="no such wheel")]

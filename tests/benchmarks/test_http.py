@@ -119,7 +119,7 @@ def test_wrk_that_cannot_be_had_is_a_reason(bench: SimpleNamespace, monkeypatch:
 # What is sent
 
 
-def test_a_modern_request_repeats_itself_in_its_headers(bench: SimpleNamespace) -> None:
+def test_modern_request_repeats_itself_in_its_headers(bench: SimpleNamespace) -> None:
     head, _, body = fake(bench).compose({}).decode().partition("\r\n\r\n")
     lines = head.split("\r\n")
     assert {"mcp-protocol-version: 2026-07-28", "mcp-method: tools/call", "mcp-name: add"} <= set(lines)
@@ -129,13 +129,13 @@ def test_a_modern_request_repeats_itself_in_its_headers(bench: SimpleNamespace) 
     assert message["id"] == message["params"]["arguments"]["a"] == int(bench.wrk.NUMBER)
 
 
-def test_a_fresh_request_has_a_head_that_never_repeats(bench: SimpleNamespace) -> None:
+def test_fresh_request_has_a_head_that_never_repeats(bench: SimpleNamespace) -> None:
     same, fresh = fake(bench).compose({}), fake(bench, fresh=True).compose({})
     assert bench.wrk.NUMBER.encode() not in same.partition(b"\r\n\r\n")[0]
     assert b"x-request-id: " + bench.wrk.NUMBER.encode() in fresh.partition(b"\r\n\r\n")[0]
 
 
-def test_a_request_in_a_session_names_it_and_no_metadata(bench: SimpleNamespace) -> None:
+def test_request_in_a_session_names_it_and_no_metadata(bench: SimpleNamespace) -> None:
     with fake(bench, session=True) as driver:
         driver.open()
     assert b"mcp-session-id: s1\r\n" in driver.request
@@ -149,7 +149,7 @@ def test_a_request_in_a_session_names_it_and_no_metadata(bench: SimpleNamespace)
 @pytest.mark.parametrize(
     ("how", "tool", "session"), [("", "add", False), ("events", None, True), ("events", "add", True)]
 )
-def test_the_right_answer_passes(bench: SimpleNamespace, how: str, tool: str | None, session: bool) -> None:
+def test_right_answer_passes(bench: SimpleNamespace, how: str, tool: str | None, session: bool) -> None:
     with fake(bench, how, tool, session=session) as driver:
         driver.open()
         driver.check(1000007)
@@ -168,12 +168,12 @@ def test_the_right_answer_passes(bench: SimpleNamespace, how: str, tool: str | N
         ("confuses", False, "answered as 7"),
     ],
 )
-def test_the_wrong_answer_is_an_error(bench: SimpleNamespace, how: str, session: bool, reason: str) -> None:
+def test_wrong_answer_is_an_error(bench: SimpleNamespace, how: str, session: bool, reason: str) -> None:
     with fake(bench, how, session=session) as driver, pytest.raises(bench.driver.DriverError, match=reason):
         driver.open()
 
 
-def test_a_server_of_several_processes_is_counted_and_ended_as_one(bench: SimpleNamespace) -> None:
+def test_server_of_several_processes_is_counted_and_ended_as_one(bench: SimpleNamespace) -> None:
     with fake(bench, "forks") as driver:
         driver.open()
         pids = list(bench.http_driver.tree(driver.child.pid))
@@ -190,7 +190,7 @@ def test_a_server_of_several_processes_is_counted_and_ended_as_one(bench: Simple
         os.close(fork)
 
 
-def test_the_runner_itself_is_not_left_on_one_core(bench: SimpleNamespace) -> None:
+def test_runner_itself_is_not_left_on_one_core(bench: SimpleNamespace) -> None:
     before = os.sched_getaffinity(0)
     with pytest.raises(ZeroDivisionError), bench.wrk.on_core(min(before)):
         assert os.sched_getaffinity(0) == {min(before)}
@@ -248,7 +248,7 @@ def test_goals_without_numbers_are_not_measured(bench: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("markdown", [False, True])
-def test_the_table_has_a_line_for_each_server_and_number_of_connections(bench: SimpleNamespace, markdown: bool) -> None:
+def test_table_has_a_line_for_each_server_and_number_of_connections(bench: SimpleNamespace, markdown: bool) -> None:
     answers, size = bench.scenarios.Answers(), bench.http_scenarios.HTTP_QUICK
     peers = [peer(bench), peer(bench, "mcp"), peer(bench, "go", tool=None, session=True, reason="no npm")]
     answers.add("rate_32", peers[0], 30_000)

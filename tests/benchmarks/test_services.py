@@ -102,7 +102,7 @@ def test_table_is_printed_with_goals_and_failures(bench: SimpleNamespace, markdo
     assert ("| question | unit | portico | failing |" in lines) == markdown
 
 
-def test_a_table_for_programs_has_every_sample(bench: SimpleNamespace) -> None:
+def test_table_for_programs_has_every_sample(bench: SimpleNamespace) -> None:
     told = bench.services_table.told({"cores": 2}, some_table(bench), bench.services_table.SERVICES_QUICK)
     told = json.loads(json.dumps(told))
     assert told["size"] == {"quick": True, "rounds": 1}
@@ -127,7 +127,7 @@ def test_every_service_has_its_table_in_the_run(bench: SimpleNamespace) -> None:
         assert callable(module.measure)
 
 
-def test_the_page_on_performance_has_the_rows_that_the_find_table_prints(bench: SimpleNamespace) -> None:
+def test_page_on_performance_has_the_rows_that_the_find_table_prints(bench: SimpleNamespace) -> None:
     find = bench.run.SERVICES["find"]
     page = (
         (FOLDER.parent / "docs" / "research" / "measurements-operations.md")
@@ -140,7 +140,7 @@ def test_the_page_on_performance_has_the_rows_that_the_find_table_prints(bench: 
     assert rows == ["question", *(one.text for one in asked)]
 
 
-def test_a_run_for_some_peers_leaves_out_the_services(bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_for_some_peers_leaves_out_the_services(bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["run.py", "--only", "portico"])
     assert bench.run.arguments().tables == list(bench.run.PROTOCOL)
     monkeypatch.setattr(sys, "argv", ["run.py"])
@@ -150,7 +150,7 @@ def test_a_run_for_some_peers_leaves_out_the_services(bench: SimpleNamespace, mo
         bench.run.arguments()
 
 
-def test_the_run_prints_a_services_table(
+def test_run_prints_a_services_table(
     bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table, asked = some_table(bench), []
@@ -167,9 +167,7 @@ def test_the_run_prints_a_services_table(
 # Programs of the distribution
 
 
-def test_a_program_that_is_there_is_not_installed_again(
-    bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_program_that_is_there_is_not_installed_again(bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench.apt, "run", lambda _: pytest.fail("nothing is to be installed"))
     assert bench.apt.had("x", lambda: "/bin/x") == "/bin/x"
 
@@ -177,7 +175,7 @@ def test_a_program_that_is_there_is_not_installed_again(
 @pytest.mark.parametrize(
     ("apt", "uid", "reason"), [(None, 0, "no apt-get to install x with"), ("/apt-get", 1000, "only root")]
 )
-def test_a_program_that_cannot_be_had_is_a_reason(
+def test_program_that_cannot_be_had_is_a_reason(
     bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, apt: str | None, uid: int, reason: str
 ) -> None:
     monkeypatch.setattr(bench.apt.shutil, "which", lambda *_, **__: apt)
@@ -258,7 +256,7 @@ def test_journals_are_measured_against_journalctl(
     assert answers.value("journal_json", "journalctl")
 
 
-def test_a_search_that_is_wrong_is_an_error_and_no_number(bench: SimpleNamespace) -> None:
+def test_search_that_is_wrong_is_an_error_and_no_number(bench: SimpleNamespace) -> None:
     with pytest.raises(bench.driver.DriverError, match="it found 0"):
         bench.file_search.median_of("one", lambda: 0, 1)
     with pytest.raises(bench.driver.DriverError, match="it found 2"):
@@ -266,13 +264,13 @@ def test_a_search_that_is_wrong_is_an_error_and_no_number(bench: SimpleNamespace
     assert bench.file_search.median_of("none", lambda: 0, 3)["none"] >= 0
 
 
-def test_a_program_is_read_no_further_than_a_page(bench: SimpleNamespace) -> None:
+def test_program_is_read_no_further_than_a_page(bench: SimpleNamespace) -> None:
     endless = [sys.executable, "-I", "-S", "-c", "while True: print('x')"]
     assert bench.file_search.lines(endless) == bench.file_search.MOST
     assert bench.file_search.lines([sys.executable, "-I", "-S", "-c", "print('x')"]) == 1
 
 
-def test_a_program_that_fails_is_an_error_and_no_number(bench: SimpleNamespace) -> None:
+def test_program_that_fails_is_an_error_and_no_number(bench: SimpleNamespace) -> None:
     with pytest.raises(bench.driver.DriverError, match="no such luck"):
         bench.system_table.spent_by([sys.executable, "-I", "-S", "-c", "raise SystemExit('no such luck')"], 0)
 
@@ -316,7 +314,7 @@ def test_goals_of_the_live_table_follow_from_the_numbers(bench: SimpleNamespace)
     assert goals[3].measured == "101.0 ms (recurses)"
 
 
-def test_a_python_that_is_new_enough_is_searched(
+def test_python_that_is_new_enough_is_searched(
     bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(bench.live_table, "candidates", lambda: iter([str(tmp_path / "none"), sys.executable]))

@@ -30,7 +30,7 @@ def test_every_scenario_of_the_suite_is_run_at_every_revision_that_it_has(suite:
     assert run == suite.scenarios()
 
 
-def test_a_client_that_does_nothing_passes_nothing(suite: Suite, tmp_path: Path) -> None:
+def test_client_that_does_nothing_passes_nothing(suite: Suite, tmp_path: Path) -> None:
     """`true` is green in the suite's eyes in all of these."""
     vacuous = {
         "initialize": 1,

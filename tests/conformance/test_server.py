@@ -26,7 +26,7 @@ def gateway(suite: Suite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.mark.parametrize("leg", [leg for leg in GATEWAY_LEGS if leg.upstream == "2026-07-28"], ids=lambda leg: leg.name)
-def test_a_gateway_changes_no_verdict(leg: Leg, suite: Suite, gateway: Server, tmp_path: Path) -> None:
+def test_gateway_changes_no_verdict(leg: Leg, suite: Suite, gateway: Server, tmp_path: Path) -> None:
     """The pairs with an older server behind the gateway start a process for each session: `make conform` has them."""
     outcome = suite.run(leg, gateway.target, tmp_path, leg.expected_file)
     if outcome.complaints:

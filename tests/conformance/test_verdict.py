@@ -57,7 +57,7 @@ def test_correct_run_passes(found: Callable[..., Outcome]) -> None:
 
 
 @pytest.mark.parametrize("status", ["FAILURE", "WARNING", "SKIPPED", "SOMETHING"])
-def test_whatever_is_not_a_success_is_wrong(found: Callable[..., Outcome], status: str) -> None:
+def test_only_success_statuses_are_accepted(found: Callable[..., Outcome], status: str) -> None:
     bad = check(status, errorMessage="it is blue", details={"colour": "blue"})
     outcome = found({"ping": [check(), check(), bad]})
     assert [complaint.scenario for complaint in outcome.complaints] == ["ping"]
@@ -76,17 +76,17 @@ def test_fewer_checks_than_there_are_is_wrong(found: Callable[..., Outcome]) -> 
     assert "1 checks passed in the required scenarios; 2 must" in report(outcome)
 
 
-def test_a_scenario_that_was_not_run_is_wrong(found: Callable[..., Outcome]) -> None:
+def test_scenario_that_was_not_run_is_wrong(found: Callable[..., Outcome]) -> None:
     assert report(found({"tools-list": None})) == "small / tools-list\n  was not run"
 
 
-def test_a_result_that_was_cut_short_is_wrong(found: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_result_that_was_cut_short_is_wrong(found: Callable[..., Outcome], tmp_path: Path) -> None:
     (tmp_path / f"tools-list-{STAMP}").mkdir()
     (tmp_path / f"tools-list-{STAMP}" / "checks.json").write_text('[{"id": "an-')
     assert "UNREADABLE  checks.json" in report(found({"tools-list": None}))
 
 
-def test_a_scenario_that_the_table_does_not_have_is_wrong(found: Callable[..., Outcome]) -> None:
+def test_scenario_that_the_table_does_not_have_is_wrong(found: Callable[..., Outcome]) -> None:
     assert "is not in the table" in report(found({"auth/more": [check()]}))
 
 
@@ -101,7 +101,7 @@ def test_expected_failure_that_passes_is_a_complaint(found: Callable[..., Outcom
     assert "passes now" in report(found(expected="server:\n  - tools-list\n"))
 
 
-def test_an_expectation_for_another_leg_is_wrong(found: Callable[..., Outcome]) -> None:
+def test_expectation_for_another_leg_is_wrong(found: Callable[..., Outcome]) -> None:
     assert "no part of this leg" in report(found(expected="server:\n  - caching\n"))
 
 
@@ -144,7 +144,7 @@ def test_client_ending_is_parsed_from_the_suite_output(tmp_path: Path, said: str
     assert (ending.text if ending is not None else None) == text
 
 
-def test_the_table_has_the_numbers_that_were_measured() -> None:
+def test_table_has_the_numbers_that_were_measured() -> None:
     sums = {name: (len(leg.checks), sum(leg.checks.values()), leg.required_checks) for name, leg in LEGS.items()}
     tasks, skills = 44, 45
     assert sums == {

@@ -35,7 +35,7 @@ def test_sample_matches_the_printed_output(terminal: Callable[..., Any], line: s
     assert shown == printed.splitlines() or flowing(seen.left) == flowing(printed)
 
 
-def test_there_are_samples() -> None:
+def test_samples_exist() -> None:
     assert len(SAMPLES) >= 9
 
 

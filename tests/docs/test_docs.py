@@ -112,7 +112,7 @@ def test_pasted_python_code_runs(page: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_the_architecture_page_names_the_folders_there_are() -> None:
+def test_architecture_page_names_the_folders_there_are() -> None:
     text = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
     for package in sources.PACKAGES.values():
         for folder in package.iterdir():

@@ -40,7 +40,7 @@ ASKING = [
 
 @pytest.mark.parametrize("way", ["file", "serve"])
 @pytest.mark.parametrize("path", SERVERS, ids=lambda path: path.stem)
-def test_an_example_serves_and_its_tools_are_described(path: Path, way: str) -> None:
+def test_example_serves_and_its_tools_are_described(path: Path, way: str) -> None:
     command = [str(path)] if way == "file" else ["-m", "portico", "serve", str(path)]
     done = subprocess.run(
         [sys.executable, *command],
@@ -111,7 +111,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
-def test_the_tests_in_the_examples_pass() -> None:
+def test_tests_in_the_examples_pass() -> None:
     done = subprocess.run(
         [
             sys.executable,
@@ -134,7 +134,7 @@ def test_the_tests_in_the_examples_pass() -> None:
     assert done.returncode == 0, done.stdout
 
 
-async def test_the_office_is_as_it_was_approved(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_office_is_as_it_was_approved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(EXAMPLES.parent)
     gateway = Gateway.load("examples/office.toml", max_result_tokens=0)
     async with Client(gateway.views["readers"]) as client:

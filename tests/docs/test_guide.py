@@ -159,7 +159,7 @@ def code(cell: str) -> str:
 
 
 @pytest.mark.parametrize("row", rows("tools", "Types"), ids=lambda row: row[0])
-def test_a_type_has_the_schema_that_the_table_shows(row: list[str]) -> None:
+def test_type_has_the_schema_that_the_table_shows(row: list[str]) -> None:
     names: dict[str, Any] = {**vars(typing)}
     exec(
         "import datetime, decimal, pathlib, uuid\nfrom datetime import date, timedelta\nfrom msgspec import Meta", names
@@ -227,7 +227,7 @@ def test_every_public_name_is_explained(page: str, of: type) -> None:
     assert not missing
 
 
-def test_the_tree_of_errors_is_the_one_that_is_drawn_in_the_code() -> None:
+def test_exception_tree_matches_its_drawing_in_the_code() -> None:
     assert errors.__doc__ is not None
     [drawn] = re.findall(r"^```\n(PorticoError .*?)^```", errors.__doc__, re.DOTALL | re.MULTILINE)
     assert drawn in PAGES["error-codes"]
@@ -262,6 +262,6 @@ def test_tests_named_by_the_security_page_exist() -> None:
             assert (ROOT / (name if "/" in name else folder / name)).exists(), name
 
 
-def test_the_table_of_revisions_has_a_column_for_each() -> None:
+def test_table_of_revisions_has_a_column_for_each() -> None:
     header = next(line for line in PAGES["protocol-versions"].splitlines() if line.startswith("| |"))
     assert [cell.strip() for cell in header.split("|")[2:-1]] == list(SUPPORTED_PROTOCOL_VERSIONS)

@@ -69,13 +69,13 @@ def printed(name: str, port: int, data: Path) -> str:
     return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=20, check=True).stdout
 
 
-def test_the_newest_revision_is_answered_without_a_handshake(port: int, data: Path) -> None:
+def test_newest_revision_is_answered_without_a_handshake(port: int, data: Path) -> None:
     said = printed("modern", port, data)
     assert '"resultType":"complete"' in said
     assert '"modes":["text"],"indexed":0,' in said
 
 
-def test_the_older_ones_get_a_session(port: int, data: Path) -> None:
+def test_older_ones_get_a_session(port: int, data: Path) -> None:
     said = printed("handshake", port, data)
     assert said.startswith("HTTP/1.1 200 OK")
     assert re.search(r"^mcp-session-id: [0-9a-f]{48}\r?$", said, re.MULTILINE)
@@ -90,7 +90,7 @@ def test_configuration_block_matches_the_installed_entry(names: str, block: str)
         assert {"type": "stdio", **entry} == {"type": "stdio", **install_entry(place, [], shared=True)}
 
 
-def test_the_most_used_clients_have_a_block() -> None:
+def test_most_used_clients_have_a_block() -> None:
     """`portico install` has the others, whose files are not JSON or are at unusual places."""
     named = {name for names, _ in BLOCKS for name in names.split(", ")}
     assert named == {"claude-code", "claude-desktop", "cursor", "vscode"} <= set(CLIENT_CONFIGS)

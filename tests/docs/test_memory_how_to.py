@@ -46,7 +46,7 @@ def test_install_and_hooks_write_the_configuration(tmp_path: Path) -> None:
     assert "session-start" in (tmp_path / ".claude" / "settings.json").read_text()
 
 
-def test_the_settings_are_valid() -> None:
+def test_settings_are_valid() -> None:
     block = re.search(r"^```toml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     assert block is not None
     assert msgspec.convert(tomllib.loads(block[1]), SettingsFile).services

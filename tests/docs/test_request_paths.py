@@ -23,13 +23,13 @@ def walking() -> ModuleType:
 
 
 @pytest.mark.parametrize("name", MOST)
-async def test_the_walk_on_the_page_is_the_one_a_call_takes(name: str, walking: ModuleType) -> None:
+async def test_walk_on_the_page_is_the_one_a_call_takes(name: str, walking: ModuleType) -> None:
     profile = await walking.WALKS[name]()
     assert walking.written(walking.PAGE.read_text())[name] == profile.lines(), "python docs/walks.py writes them anew"
 
 
 @pytest.mark.parametrize("name", MOST)
-async def test_a_call_does_not_travel_far(name: str, walking: ModuleType) -> None:
+async def test_call_does_not_travel_far(name: str, walking: ModuleType) -> None:
     profile = await walking.WALKS[name]()
     files, calls = len({code.co_filename for code in profile.codes}), len(profile.codes)
     most_files, most_calls = MOST[name]

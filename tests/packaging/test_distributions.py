@@ -60,12 +60,12 @@ def _wheel(dist: Path, name: str) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
-def test_the_four_packages_have_one_version() -> None:
+def test_four_packages_have_one_version() -> None:
     assert version.read_version() == portico.__version__
     assert version.repeated_versions() == {name: {portico.__version__} for name in PACKAGES}
 
 
-def test_a_new_version_is_written_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_version_is_written_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     projects = [tmp_path / name / "pyproject.toml" for name in PACKAGES]
     for name, path in zip(PACKAGES, projects, strict=True):
         path.parent.mkdir()
@@ -81,12 +81,12 @@ def test_a_new_version_is_written_everywhere(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("text", ["1.2", "v1.2.3", "1.2.3.dev0", "1.2.3-rc1", ""])
-def test_a_version_of_another_form_is_rejected(text: str) -> None:
+def test_version_of_another_form_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"expected a version such as 1\.2\.3"):
         version.write_version(text)
 
 
-def test_a_tag_must_be_the_version_and_be_in_the_changelog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tag_must_be_the_version_and_be_in_the_changelog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(version, "CHANGELOG", tmp_path / "CHANGELOG.md")
     version.CHANGELOG.write_text("## [Unreleased]\n")
     with pytest.raises(ValueError, match="tag must be"):
@@ -162,7 +162,7 @@ def test_checksums_match_the_files(dist: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.environ.get("CI"), reason="packages are installed where CI is set")
-def test_the_sbom_is_valid_and_names_the_required_dependencies(dist: Path, tmp_path: Path) -> None:
+def test_sbom_is_valid_and_names_the_required_dependencies(dist: Path, tmp_path: Path) -> None:
     from cyclonedx.schema import SchemaVersion
     from cyclonedx.validation.json import JsonStrictValidator
 

@@ -114,7 +114,7 @@ def run(plain: Path, tmp_path: Path) -> object:
     return run
 
 
-def test_the_sdk_has_three_dependencies(environment: Callable[..., Path]) -> None:
+def test_sdk_has_three_dependencies(environment: Callable[..., Path]) -> None:
     (site,) = (environment("portico").parent / "lib").glob("python*/site-packages")
     installed = {path.name.partition("-")[0].lower() for path in site.glob("*.dist-info")}
     assert installed == {"portico", "msgspec", "httptools", "uvloop"}
@@ -131,7 +131,7 @@ def test_sdk_tests_pass_without_other_packages(environment: Callable[..., Path])
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
 
 
-def test_the_sdk_alone_serves_and_calls(alone: Callable[..., Any]) -> None:
+def test_sdk_alone_serves_and_calls(alone: Callable[..., Any]) -> None:
     status, said, err = alone("serve", HELLO, stdin=json.dumps(INITIALIZE) + "\n")
     assert (status, err) == (0, "") and json.loads(said)["result"]["serverInfo"]
     status, said, err = alone("call", HELLO, "greet", "name=Ada")
@@ -140,7 +140,7 @@ def test_the_sdk_alone_serves_and_calls(alone: Callable[..., Any]) -> None:
     assert alone("inspect", HELLO)[0] == 0
 
 
-def test_the_sdk_alone_serves_over_http(environment: Callable[..., Path], tmp_path: Path) -> None:
+def test_sdk_alone_serves_over_http(environment: Callable[..., Path], tmp_path: Path) -> None:
     bin = environment("portico")
     serving = Terminal80(bin, ("portico", "serve", str(HELLO), "--port", "0"), tmp_path)
     try:
@@ -164,7 +164,7 @@ def test_the_sdk_alone_serves_over_http(environment: Callable[..., Path], tmp_pa
         (("console", HELLO), "console"),
     ],
 )
-def test_a_package_that_is_missing_is_named(
+def test_package_that_is_missing_is_named(
     alone: Callable[..., Any], tmp_path: Path, words: tuple[str | Path, ...], package: str
 ) -> None:
     (tmp_path / "gateway.toml").write_text(f'[upstream.hello]\ntarget = "{HELLO}"\n')
@@ -188,7 +188,7 @@ def test_each_package_works_alone_with_the_sdk(
     assert (status, err) == (0, "") and said
 
 
-def test_the_services_start_without_a_word(run: object) -> None:
+def test_services_start_without_a_word(run: object) -> None:
     status, said, err = run("serve", stdin=json.dumps(INITIALIZE) + "\n")  # type: ignore[operator]
     assert (status, err) == (0, "")
     assert json.loads(said)["result"]["serverInfo"]["name"] == "portico"

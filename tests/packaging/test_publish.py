@@ -183,7 +183,7 @@ def test_invalid_options_are_rejected(refuse: Callable[..., str], words: list[st
     assert message in refuse(*words, *described)
 
 
-def test_a_server_without_version_or_description_is_rejected(refuse: Callable[..., str]) -> None:
+def test_server_without_version_or_description_is_rejected(refuse: Callable[..., str]) -> None:
     assert "the server reports no version: add --version" in refuse(*NAME, "--package", "w", arguments="'weather'")
     assert "the server has no description: add --description" in refuse(*NAME, "--package", "w")
 

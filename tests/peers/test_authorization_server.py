@@ -97,7 +97,7 @@ async def said_by(client: Any, tool: str, arguments: dict[str, Any] | None = Non
         return str((await client.call_tool(tool, arguments or {})).content[0].text)
 
 
-async def test_the_official_client_logs_in_steps_up_renews_and_is_revoked(login: str) -> None:
+async def test_official_client_logs_in_steps_up_renews_and_is_revoked(login: str) -> None:
     async with standing_face(login, server=desk()) as face:
         kept, person = MemoryTokens(), Person()
         async with talking(face.resource, kept, person) as client:

@@ -22,7 +22,7 @@ async def test_fifty_calls_in_threads_and_on_the_loop_each_get_their_own_answer(
         assert [result.content[0].text for result in results] == expected
 
 
-async def test_a_value_is_structured_from_2025_06_18_on_and_text_always(connect):
+async def test_value_is_structured_from_2025_06_18_on_and_text_always(connect):
     async with connect("small") as peer:
         result = await peer.call("weather", {"city": "Paris"})
         assert json.loads(result.content[0].text) == {"city": "Paris", "degrees": 21.5}
@@ -112,7 +112,7 @@ async def test_exception_returns_an_error_id_without_its_text(connect):
         assert "swordfish" not in result.content[0].text
 
 
-async def test_an_unknown_tool_is_invalid_params(connect):
+async def test_unknown_tool_is_invalid_params(connect):
     async with connect("small") as peer:
         with pytest.raises(Exception, match="Unknown tool: addd") as raised:
             await peer.call("addd")
@@ -120,7 +120,7 @@ async def test_an_unknown_tool_is_invalid_params(connect):
         assert raised.value.error.data["suggestions"] == ["add"]
 
 
-async def test_a_wrong_argument_is_for_the_model_from_2025_11_25_on_and_an_error_before(connect):
+async def test_wrong_argument_is_for_the_model_from_2025_11_25_on_and_an_error_before(connect):
     async with connect("small") as peer:
         if peer.revision >= "2025-11-25":
             result = await peer.call("add", {"a": 1, "b": "many"})
@@ -154,7 +154,7 @@ async def test_progress_is_reported(connect):
         assert steps == [(at, 100, f"Completed step {at} of 100" if words else None) for at in (0, 50, 100)]
 
 
-async def test_a_tool_s_log_messages_are_heard(connect):
+async def test_tool_s_log_messages_are_heard(connect):
     async with connect() as peer:
         await peer.call("test_tool_with_logging")
         await peer.heard.wait_for(lambda: len(peer.heard.logs) == 3)
@@ -162,7 +162,7 @@ async def test_a_tool_s_log_messages_are_heard(connect):
 
 
 @pytest.mark.revisions(until="2025-11-25")
-async def test_the_level_is_set_for_the_session(connect):
+async def test_level_is_set_for_the_session(connect):
     async with connect() as peer:
         await peer.set_level("warning")
         await peer.call("test_logging_tool")

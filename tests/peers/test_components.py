@@ -21,7 +21,7 @@ async def test_tools_are_listed_with_their_schemas_and_always_in_one_order(conne
         assert foreign.input_schema == EVERYTHING["SCHEMA"]
 
 
-async def test_a_list_of_several_pages_is_whole(connect):
+async def test_list_of_several_pages_is_whole(connect):
     async with connect("paged") as peer:
         assert [tool.name for tool in await peer.tools()] == [f"tool_{number}" for number in range(10)]
 
@@ -48,7 +48,7 @@ async def test_resources_and_templates_are_listed(connect):
         assert templates[0] == "test://template/{id}/data"
 
 
-async def test_a_resource_is_read_as_text_as_bytes_and_by_its_template(connect):
+async def test_resource_is_read_as_text_as_bytes_and_by_its_template(connect):
     async with connect() as peer:
         (text,) = await peer.read("test://static-text")
         assert text.text == "This is the content of the static text resource."
@@ -58,7 +58,7 @@ async def test_a_resource_is_read_as_text_as_bytes_and_by_its_template(connect):
         assert "123" in made.text
 
 
-async def test_a_resource_that_is_not_there_is_an_error(connect):
+async def test_resource_that_is_not_there_is_an_error(connect):
     async with connect() as peer:
         with pytest.raises(Exception, match="Resource not found: test://nothing") as raised:
             await peer.read("test://nothing")
@@ -77,7 +77,7 @@ async def test_prompts_are_listed_with_their_arguments(connect):
         ]
 
 
-async def test_a_prompt_is_text_or_an_image_or_a_resource(connect):
+async def test_prompt_is_text_or_an_image_or_a_resource(connect):
     async with connect() as peer:
         (said,) = (await peer.prompt("test_prompt_with_arguments", {"arg1": "hello", "arg2": "world"})).messages
         assert said.content.text == "Prompt with arguments: arg1='hello', arg2='world'"
@@ -87,7 +87,7 @@ async def test_a_prompt_is_text_or_an_image_or_a_resource(connect):
         assert str(embedded.content.resource.uri) == "test://x"
 
 
-async def test_a_prompt_without_its_argument_is_an_error(connect):
+async def test_prompt_without_its_argument_is_an_error(connect):
     async with connect() as peer:
         with pytest.raises(Exception, match="arg2") as raised:
             await peer.prompt("test_prompt_with_arguments", {"arg1": "hello"})

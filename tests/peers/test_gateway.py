@@ -41,7 +41,7 @@ def gateways(gateway_file: Callable[..., str], servers_by_name: dict[str, str]) 
 @pytest.mark.revisions(since="2025-11-25")
 @pytest.mark.parametrize("behind", ERAS)
 @pytest.mark.usefixtures("gateways")
-async def test_a_python_client_has_all_that_the_server_has(connect, behind):
+async def test_python_client_has_all_that_the_server_has(connect, behind):
     _, transport, revision = connect.args[1:]
     if transport == "stdio" and revision == behind:
         pytest.skip("On stdio, which starts two processes each time, only from one era to the other.")
@@ -110,7 +110,7 @@ async def _is_asked(peer: Any) -> None:
         ("v2", "stdio", "2026-07-28", "2025-11-25"),
     ],
 )
-def test_a_typescript_client_has_all_that_the_server_has(
+def test_typescript_client_has_all_that_the_server_has(
     client, transport, revision, behind, scripts, gateway_file, servers_by_name, serve
 ):
     files = [gateway_file(behind, served) for served in SERVED]
@@ -146,9 +146,7 @@ def test_a_typescript_client_has_all_that_the_server_has(
 
 
 @pytest.mark.parametrize(("transport", "era", "behind"), [("http", "modern", ERAS[0]), ("stdio", "legacy", ERAS[1])])
-def test_the_inspector_lists_calls_reads_and_gets(
-    transport, era, behind, scripts, gateway_file, servers_by_name, serve
-):
+def test_inspector_lists_calls_reads_and_gets(transport, era, behind, scripts, gateway_file, servers_by_name, serve):
     file = gateway_file(behind)
     servers_by_name[file] = file
 

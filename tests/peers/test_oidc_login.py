@@ -64,13 +64,13 @@ def text(result: Any) -> str:
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_the_official_client_registers_and_logs_in(issuer: str, mode: str) -> None:
+async def test_official_client_registers_and_logs_in(issuer: str, mode: str) -> None:
     async with served(notes(issuer)) as url, official(url, MemoryTokens(), Visitor(), mode) as client:
         assert text(await client.call_tool("who", {})).startswith("anna notes:read")
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_the_official_client_steps_up_and_renews(issuer: str, mode: str) -> None:
+async def test_official_client_steps_up_and_renews(issuer: str, mode: str) -> None:
     async with served(notes(issuer)) as url:
         storage, visit = MemoryTokens(), Visitor()
         storage.client = OAuthClientInformationFull.model_validate({**logins.PROGRAM, "issuer": issuer})
@@ -126,7 +126,7 @@ class Typescript:
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
-async def test_the_typescript_clients_log_in_step_up_and_renew(issuer: str, version: str, tmp_path: Path) -> None:
+async def test_typescript_clients_log_in_step_up_and_renew(issuer: str, version: str, tmp_path: Path) -> None:
     async with served(notes(issuer)) as url:
         visit = Visitor()
         said = await Typescript(url, version, tmp_path).run(visit)

@@ -3,7 +3,7 @@
 import pytest
 
 
-async def test_a_tool_asks_the_client_s_model(connect):
+async def test_tool_asks_the_client_s_model(connect):
     async with connect() as peer:
         result = await peer.call("test_sampling", {"prompt": "What is the capital of France?"})
         assert result.content[0].text == "LLM response: Paris"
@@ -12,14 +12,14 @@ async def test_a_tool_asks_the_client_s_model(connect):
         assert asked.max_tokens == 100
 
 
-async def test_a_tool_asks_for_the_roots(connect):
+async def test_tool_asks_for_the_roots(connect):
     async with connect() as peer:
         result = await peer.call("test_input_required_result_list_roots")
         assert result.content[0].text == "1 roots: file:///project"
 
 
 @pytest.mark.revisions(since="2025-06-18")
-async def test_a_tool_asks_the_user_with_a_form(connect):
+async def test_tool_asks_the_user_with_a_form(connect):
     async with connect() as peer:
         peer.person.content = {"username": "alice", "email": "alice@example.com"}
         result = await peer.call("test_elicitation", {"message": "Who are you?"})
@@ -39,7 +39,7 @@ async def test_user_may_decline_or_cancel_an_elicitation(connect, action):
 
 
 @pytest.mark.revisions(since="2025-11-25")
-async def test_a_form_has_defaults_and_all_kinds_of_choices(connect):
+async def test_form_has_defaults_and_all_kinds_of_choices(connect):
     async with connect() as peer:
         peer.person.content = {"name": "Bob"}
         await peer.call("test_elicitation_sep1034_defaults")
@@ -56,7 +56,7 @@ def _fields(asked):
 
 
 @pytest.mark.revisions(since="2025-11-25")
-async def test_a_tool_sends_the_user_to_a_page(connect):
+async def test_tool_sends_the_user_to_a_page(connect):
     async with connect("small") as peer:
         result = await peer.call("visit")
         assert result.content[0].text == "accept"
@@ -65,7 +65,7 @@ async def test_a_tool_sends_the_user_to_a_page(connect):
 
 
 @pytest.mark.revisions(until="2025-06-18")
-async def test_a_page_is_not_asked_of_a_revision_that_has_only_forms(connect):
+async def test_page_is_not_asked_of_a_revision_that_has_only_forms(connect):
     async with connect("small") as peer:
         result = await peer.call("visit")
         assert result.is_error
@@ -124,7 +124,7 @@ async def test_server_does_not_request_undeclared_client_capabilities(connect):
 
 
 @pytest.mark.revisions(until="2025-11-25", client="official")
-async def test_a_client_s_refusal_is_the_tool_s_failure_and_not_the_caller_s(connect):
+async def test_client_s_refusal_is_the_tool_s_failure_and_not_the_caller_s(connect):
     async with connect() as peer:
         peer.person.refusal = "User rejected sampling request"
         result = await peer.call("test_sampling", {"prompt": "What is the capital of France?"})

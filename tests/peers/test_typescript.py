@@ -87,7 +87,7 @@ def test_tools_are_listed_and_called(said):
     assert said["contents"] == ["text", "image", "resource"]
 
 
-def test_a_value_is_structured_from_2025_06_18_on_and_text_always(leg, said):
+def test_value_is_structured_from_2025_06_18_on_and_text_always(leg, said):
     weather = {"city": "Paris", "degrees": 21.5}
     assert said["text of a value"] == weather
     assert said["structured"] == (weather if leg.revision >= "2025-06-18" else None)
@@ -108,12 +108,12 @@ def test_tool_error_is_returned_as_a_result(said):
     assert said["tool says no"]["content"][0]["text"] == "This tool intentionally returns an error for testing."
 
 
-def test_an_unknown_tool_is_invalid_params(said):
+def test_unknown_tool_is_invalid_params(said):
     assert said.error("unknown tool")["code"] == -32602
     assert said.error("unknown tool")["message"].endswith("Unknown tool: test_simple_tex")
 
 
-def test_an_argument_is_repeated_in_a_header(said):
+def test_argument_is_repeated_in_a_header(said):
     """On 2026-07-28 over HTTP, `Mcp-Param-Region`, and encoded, for it is not ASCII; elsewhere it is an argument."""
     assert said["header"] == "Routed to Zürich, west."
 
@@ -148,7 +148,7 @@ def test_resources_are_listed_and_read(said):
     assert json.loads(contents["text"])["id"] == "123"
 
 
-def test_a_resource_that_is_not_there_is_an_error(leg, said):
+def test_resource_that_is_not_there_is_an_error(leg, said):
     # The second client reads the older code as the newer one.
     assert said.error("read nothing")["code"] == (-32002 if leg.client == "v1" else -32602)
     assert said.error("read nothing")["message"].endswith("Resource not found: test://nothing")
@@ -166,7 +166,7 @@ def test_tool_uses_sampling_and_roots(said):
     assert said["roots"] == "1 roots: file:///project"
 
 
-def test_a_tool_asks_the_user_from_2025_06_18_on(leg, said):
+def test_tool_asks_the_user_from_2025_06_18_on(leg, said):
     if leg.revision >= "2025-06-18":
         user = "User(username='alice', email='alice@example.com')"
         assert said["elicitation"] == [f"User response: action=accept, content={user}", "Who are you?"]
@@ -183,12 +183,12 @@ def test_client_is_notified_of_changes_until_it_unsubscribes(said):
     assert said["changes"] == {"updated": ["notes://today"], "more": 2}
 
 
-def test_a_session_can_be_ended(leg, said):
+def test_session_can_be_ended(leg, said):
     if leg.transport == "http" and not leg.modern:
         assert said["end of session"] is None
 
 
-def test_the_client_could_read_all_that_was_sent(said):
+def test_client_could_read_all_that_was_sent(said):
     assert said["complaints"] == []
 
 
@@ -220,12 +220,12 @@ def _result(ended: ScriptResult) -> Any:
     return json.loads(ended.out)["result"]
 
 
-def test_the_inspector_lists_tools_and_finds_their_schemas_portable(inspect):
+def test_inspector_lists_tools_and_finds_their_schemas_portable(inspect):
     tools = _result(inspect("tools/list", "--strict"))["tools"]
     assert {"test_simple_text", "json_schema_2020_12_tool"} <= {tool["name"] for tool in tools}
 
 
-def test_the_inspector_calls_a_tool(inspect):
+def test_inspector_calls_a_tool(inspect):
     result = _result(inspect("tools/call", "--tool-name", "test_x_mcp_header", "--tool-arg", "region=west"))
     assert result["content"] == [{"type": "text", "text": "Routed to west."}]
 
@@ -236,7 +236,7 @@ def test_inspector_reports_a_tool_error(inspect):
     assert "This tool intentionally returns an error for testing." in ended.out
 
 
-def test_the_inspector_reads_a_resource_and_gets_a_prompt(inspect):
+def test_inspector_reads_a_resource_and_gets_a_prompt(inspect):
     (contents,) = _result(inspect("resources/read", "--uri", "test://static-text"))["contents"]
     assert contents["text"] == "This is the content of the static text resource."
     named = ("--prompt-name", "test_prompt_with_arguments", "--prompt-args", "arg1=a", "arg2=b")
@@ -244,12 +244,12 @@ def test_the_inspector_reads_a_resource_and_gets_a_prompt(inspect):
     assert message["content"]["text"] == "Prompt with arguments: arg1='a', arg2='b'"
 
 
-def test_the_inspector_verifies_the_skills(scripts, where):
+def test_inspector_verifies_the_skills(scripts, where):
     options = ("--method", "skills/list", "--verify", "--protocol-era", "modern", "--format", "json")
     ended = scripts.inspect(*where, *options)
     assert ended.code == 0, ended
     assert "no conformance errors" in ended.err
 
 
-def test_a_lock_file_names_no_registry():
+def test_lock_file_names_no_registry():
     assert "resolved" not in (PINS / "package-lock.json").read_text(encoding="utf-8")

@@ -151,7 +151,7 @@ async def test_python_clients_of_today(fleet, connect_at, client, revision):
     judge(await asyncio.gather(*(one(number) for number in range(CONNECTIONS))), revision)
 
 
-def test_the_official_python_client_of_the_first_generation(fleet):
+def test_official_python_client_of_the_first_generation(fleet):
     try:
         python = mcp_sdk_v1.python()
     except node.NotInstalled as why:

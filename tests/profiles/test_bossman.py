@@ -69,13 +69,13 @@ async def test_tools_wait_for_the_end_of_the_handshake(serve: Serve, revision: s
     assert "create_task" in await child.tools()
 
 
-async def test_there_is_one_handshake(bossman: Any) -> None:
+async def test_handshake_occurs_once(bossman: Any) -> None:
     answer = json.loads(await bossman.exchange(INITIALIZE.replace('"id":1', '"id":"again"')))
     assert (answer["id"], answer["error"]["code"]) == ("again", -32600)
     assert await bossman.exchange(PING) == PONG
 
 
-async def test_the_end_of_input_is_a_clean_end(bossman: Any) -> None:
+async def test_end_of_input_is_a_clean_end(bossman: Any) -> None:
     await bossman.call("create_task", description="Left behind")
     assert (await bossman.end())[:2] == (0, "")
 
@@ -83,7 +83,7 @@ async def test_the_end_of_input_is_a_clean_end(bossman: Any) -> None:
 # tools/list
 
 
-async def test_the_eight_tools_are_listed_with_closed_schemas(bossman: Any) -> None:
+async def test_eight_tools_are_listed_with_closed_schemas(bossman: Any) -> None:
     tools = await bossman.tools()
     assert tools.keys() == EIGHT
     for tool in tools.values():
@@ -108,7 +108,7 @@ async def test_server_has_only_tools_and_logging(bossman: Any) -> None:
 # tools/call
 
 
-async def test_a_task_is_created_and_found_again(bossman: Any) -> None:
+async def test_task_is_created_and_found_again(bossman: Any) -> None:
     # No level was set, and nothing is logged unasked: the next line is the answer.
     answer = json.loads(await bossman.exchange(calling("create_task", description="Fix parser bug")))
     assert answer.keys() == {"jsonrpc", "id", "result"}
@@ -123,7 +123,7 @@ async def test_a_task_is_created_and_found_again(bossman: Any) -> None:
         assert json.loads(found["result"]["content"][0]["text"])["description"] == "Fix parser bug"
 
 
-async def test_a_task_that_is_not_there_is_an_execution_error(bossman: Any) -> None:
+async def test_task_that_is_not_there_is_an_execution_error(bossman: Any) -> None:
     result = json.loads(await bossman.exchange(calling("get_task", id="task_xyz")))["result"]
     assert result["content"] == [{"type": "text", "text": "error: task not found: task_xyz"}]
     assert result["isError"] is True
@@ -191,7 +191,7 @@ async def test_tools_of_the_service_that_bossman_has_not_are_not_there(bossman: 
 # JSON-RPC
 
 
-async def test_a_batch_is_answered_as_one(bossman: Any) -> None:
+async def test_batch_is_answered_as_one(bossman: Any) -> None:
     line = '[{"jsonrpc":"2.0","id":1,"method":"tools/list"},{"jsonrpc":"2.0","id":2,"method":"ping"}]'
     answers = {answer["id"]: answer["result"] for answer in json.loads(await bossman.exchange(line))}
     assert {tool["name"] for tool in answers[1]["tools"]} == EIGHT
@@ -222,7 +222,7 @@ async def test_every_mistake_has_its_code(bossman: Any) -> None:
         assert json.loads(await bossman.exchange(line))["error"]["code"] == code
 
 
-async def test_a_message_of_more_than_a_megabyte_is_refused_and_the_next_one_served(bossman: Any) -> None:
+async def test_message_of_more_than_a_megabyte_is_refused_and_the_next_one_served(bossman: Any) -> None:
     line = calling("create_task", description="x" * LARGEST)
     assert json.loads(await bossman.exchange(line))["error"]["code"] == -32600
     fits = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "ping", "params": {"x": "x" * (LARGEST - 100)}})
@@ -235,7 +235,7 @@ async def test_cancelling_an_unknown_request_gets_no_response(bossman: Any) -> N
 
 
 @pytest.mark.parametrize("params", ["[]", "null", "1", '{"requestId": null}', '{"requestId": {}}', "{}"])
-async def test_a_notification_with_invalid_params_gets_no_response(bossman: Any, params: str) -> None:
+async def test_notification_with_invalid_params_gets_no_response(bossman: Any, params: str) -> None:
     for method in ("notifications/cancelled", "tools/call", "unknown"):
         bossman.child.send_bytes(f'{{"jsonrpc": "2.0", "method": "{method}", "params": {params}}}\n'.encode())
     assert await bossman.exchange(PING) == PONG
@@ -304,7 +304,7 @@ def test_over_http_tools_wait_for_the_end_of_the_handshake() -> None:
 
 
 @pytest.mark.parametrize("id", ["1.5", "1e3", "true", "[]", "{}"])
-async def test_an_id_is_a_string_or_an_integer(bossman: Any, id: str) -> None:
+async def test_id_is_a_string_or_an_integer(bossman: Any, id: str) -> None:
     """docs/decisions/strict-json.md says why fractions are refused."""
     said = json.loads(await bossman.exchange(f'{{"jsonrpc":"2.0","id":{id},"method":"ping"}}'))
     assert (said["id"], said["error"]["code"]) == (None, -32600)

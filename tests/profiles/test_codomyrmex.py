@@ -45,20 +45,20 @@ async def test_tools_are_listed_by_their_invocation_names(codomyrmex: Any) -> No
         MCPToolCall(tool_name=name, arguments={})
 
 
-async def test_a_name_is_the_one_in_the_specification(codomyrmex: Any) -> None:
+async def test_name_is_the_one_in_the_specification(codomyrmex: Any) -> None:
     for name in await codomyrmex.tools():
         result = (await codomyrmex.call("contracts.spec_get", tool=name, format="json"))["result"]
         assert (result["data"]["tool"], result["data"]["definition"]["name"]) == (name, name)
 
 
 @pytest.mark.parametrize("name", ["contracts.spec_list", "spec_list"])
-async def test_a_success_is_a_result_message(codomyrmex: Any, name: str) -> None:
+async def test_success_is_a_result_message(codomyrmex: Any, name: str) -> None:
     result = (await codomyrmex.call(name, limit=1))["result"]
     assert (result["status"], result["explanation"], result["data"]["total"]) == ("success", None, 12)
     check(result)
 
 
-async def test_a_failure_is_a_result_message_with_an_error_and_no_data(codomyrmex: Any) -> None:
+async def test_failure_is_a_result_message_with_an_error_and_no_data(codomyrmex: Any) -> None:
     result = (await codomyrmex.call("contracts.spec_get", tool="nobody.knows_it"))["result"]
     assert (result["status"], result["data"]) == ("failure", None)
     assert result["error"]["error_type"]
@@ -79,7 +79,7 @@ async def test_texts_name_tools_as_they_are_listed(codomyrmex: Any) -> None:
     assert " tool_start" not in json.dumps(tools)
 
 
-async def test_the_messages_of_the_contract_call_it(tmp_path: Any) -> None:
+async def test_messages_of_the_contract_call_it(tmp_path: Any) -> None:
     command = [sys.executable, "-m", "portico", "serve", "--profile", "codomyrmex", "--data", str(tmp_path)]
     async with Client(command) as client:
         answer = await call(client, MCPToolCall(tool_name="contracts.spec_list", arguments={"limit": 2}))
@@ -90,7 +90,7 @@ async def test_the_messages_of_the_contract_call_it(tmp_path: Any) -> None:
 
 # Revisions that have no room for an error of arguments in a result say it there all the same
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
-async def test_a_wrong_argument_is_a_failure(serve: Serve, revision: str) -> None:
+async def test_wrong_argument_is_a_failure(serve: Serve, revision: str) -> None:
     child = await serve("codomyrmex")
     await child.open(revision)
     result = (await child.call("contracts.spec_get", tool=5))["result"]
@@ -101,7 +101,7 @@ async def test_a_wrong_argument_is_a_failure(serve: Serve, revision: str) -> Non
         check(result)
 
 
-async def test_a_job_can_be_cancelled(codomyrmex: Any) -> None:
+async def test_job_can_be_cancelled(codomyrmex: Any) -> None:
     assert "contracts.tool_cancel" in await codomyrmex.tools()
 
 
@@ -126,7 +126,7 @@ async def nothing() -> MCPToolResult:
 """
 
 
-async def test_a_server_of_ones_own_in_this_shape(serve: Serve, tmp_path: Path) -> None:
+async def test_server_of_ones_own_in_this_shape(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "my.py").write_text(OWN)
     child = await serve("codomyrmex", tmp_path / "my.py")
     assert (await child.open("2025-03-26"))["serverInfo"]["name"] == "my_module"
@@ -164,7 +164,7 @@ async def test_a_server_of_ones_own_in_this_shape(serve: Serve, tmp_path: Path) 
         ("text/plain", {"tool_name": "my_module.double", "arguments": {}}, 415, "ValidationError", "application/json"),
     ],
 )
-async def test_a_bare_call_over_http_is_answered_with_a_bare_result(
+async def test_bare_call_over_http_is_answered_with_a_bare_result(
     content_type: str, body: Any, status: int, error_type: str | None, words: str
 ) -> None:
     server = Server("my_module")
@@ -194,7 +194,7 @@ async def test_a_bare_call_over_http_is_answered_with_a_bare_result(
         (b'{"tool_name": "\xff", "arguments": {}}', "UTF-8"),
     ],
 )
-async def test_a_bare_call_that_is_no_message_is_refused(body: bytes, words: str) -> None:
+async def test_bare_call_that_is_no_message_is_refused(body: bytes, words: str) -> None:
     server = Server("my_module")
 
     @server.tool
@@ -208,7 +208,7 @@ async def test_a_bare_call_that_is_no_message_is_refused(body: bytes, words: str
         assert words in error.error_message and error.error_details == {"parameter": "body", "constraint": ANY}
 
 
-async def test_a_bare_call_may_be_as_large_as_a_message_and_a_refusal_repeats_only_its_beginning() -> None:
+async def test_bare_call_may_be_as_large_as_a_message_and_a_refusal_repeats_only_its_beginning() -> None:
     server = Server("my_module")
 
     @server.tool
@@ -227,7 +227,7 @@ async def test_a_bare_call_may_be_as_large_as_a_message_and_a_refusal_repeats_on
         assert len(json.dumps(result)) < 2000
 
 
-async def test_a_call_is_logged_once_if_services_are_added_to_the_users_server(serve: Serve, tmp_path: Path) -> None:
+async def test_call_is_logged_once_if_services_are_added_to_the_users_server(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "my.py").write_text(OWN)
     child = await serve("codomyrmex", tmp_path / "my.py", "--services", "contracts")
     await child.open("2025-03-26")
@@ -237,7 +237,7 @@ async def test_a_call_is_logged_once_if_services_are_added_to_the_users_server(s
     assert (log.count("'my_module.nothing'"), log.count("'contracts.spec_list'")) == (1, 1)
 
 
-async def test_a_bare_call_needs_the_token_of_the_endpoint() -> None:
+async def test_bare_call_needs_the_token_of_the_endpoint() -> None:
     server = Server("my_module")
     assembly.apply_compat(server, assembly.read_settings("codomyrmex", None))
     async with post(server, JSON, b"{}", token=None) as (answered, _):
@@ -395,7 +395,7 @@ async def test_calls_that_reach_outside_are_held_back() -> None:
             assert (await call(client, MCPToolCall(tool_name="mine.inside", arguments={}))).status == "success"
 
 
-def test_there_is_always_something_to_wait_for() -> None:
+def test_waiting_always_has_a_cause() -> None:
     assert rate_limit_message("mine.outside", 0.004) == "Rate limit of mine.outside exceeded. Retry in 0.1 s."
     assert rate_limit_message("mine.outside", 2.0) == "Rate limit of mine.outside exceeded. Retry in 2 s."
 
@@ -417,7 +417,7 @@ def test_profile_without_a_target_section_is_refused_for_other_servers() -> None
         assembly.apply_compat(Server("mine"), assembly.read_settings("bossman", None))
 
 
-async def test_a_call_inside_a_batch_is_logged_once(serve: Serve) -> None:
+async def test_call_inside_a_batch_is_logged_once(serve: Serve) -> None:
     child = await serve("codomyrmex")
     await child.open("2025-03-26")
     calls = [{"tool_name": name} for name in ("contracts.spec_list", "spec_list", "nobody.knows_it")]
@@ -433,7 +433,7 @@ async def test_a_call_inside_a_batch_is_logged_once(serve: Serve) -> None:
     assert sum("'nobody.knows_it'" in line for line in lines) == 2
 
 
-async def test_the_request_log_reports_an_error_as_one(serve: Serve, tmp_path: Path) -> None:
+async def test_request_log_reports_an_error_as_one(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "my.py").write_text(OWN)
     child = await serve("codomyrmex", tmp_path / "my.py", PORTICO_LOG_LEVEL="info")
     await child.open("2025-03-26")

@@ -30,7 +30,7 @@ def test_sample_matches_the_printed_output(line: str, printed: str) -> None:
     assert "".join(shown[: int(cut)] if cut else shown) == printed
 
 
-def test_there_are_samples() -> None:
+def test_samples_exist() -> None:
     assert len(SAMPLES) == 2
 
 
@@ -45,7 +45,7 @@ def test_every_setting_is_explained() -> None:
             assert f"`{name}`" in PAGE or f"[{name}" in PAGE, name
 
 
-def test_the_configuration_on_the_page_is_one(tmp_path: Path) -> None:
+def test_configuration_on_the_page_is_one(tmp_path: Path) -> None:
     found = re.search(r"^\$ cat loud.toml\n(.*?)^\$ ", PAGE, re.DOTALL | re.MULTILINE)
     assert found is not None
     (tmp_path / "loud.toml").write_text(found[1])

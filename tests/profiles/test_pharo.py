@@ -36,7 +36,7 @@ async def pharo(serve: Serve) -> Any:
     return child
 
 
-async def test_the_handshake_is_the_documented_one(serve: Serve) -> None:
+async def test_handshake_is_the_documented_one(serve: Serve) -> None:
     """To the letter: the sample without its white space."""
     child = await serve("pharo")
     assert await child.exchange(json.dumps(INITIALIZE)) == (
@@ -58,14 +58,14 @@ async def test_evaluate_answers_to_the_letter(pharo: Any) -> None:
     assert said == '{"jsonrpc":"2.0","id":4,"result":{"content":[{"type":"text","text":"7"}]}}'
 
 
-async def test_an_expression_that_fails_is_an_error_result(pharo: Any) -> None:
+async def test_expression_that_fails_is_an_error_result(pharo: Any) -> None:
     result = (await pharo.call("evaluate", expression="undefined_variable"))["result"]
     assert result["isError"] is True
     assert result["content"][0]["text"].startswith("Error: ")
     assert "undefined_variable" in result["content"][0]["text"]
 
 
-async def test_the_tools_have_names_of_one_kind(pharo: Any) -> None:
+async def test_tools_have_names_of_one_kind(pharo: Any) -> None:
     tools = await pharo.tools()
     schema = tools["evaluate"]["inputSchema"]
     assert schema["required"] == ["expression"]
@@ -94,7 +94,7 @@ async def test_resources_are_listed_under_the_schemes_of_pharo(pharo: Any) -> No
 
 
 @pytest.mark.parametrize("scheme", ["pharo", "python"])
-async def test_the_version_is_read_by_either_scheme(pharo: Any, scheme: str) -> None:
+async def test_version_is_read_by_either_scheme(pharo: Any, scheme: str) -> None:
     uri = f"{scheme}://system/version"
     (contents,) = (await pharo.result("resources/read", {"uri": uri}))["contents"]
     assert contents["type"] == "text"
@@ -110,7 +110,7 @@ async def test_later_revisions_know_no_type_of_contents(serve: Serve, revision: 
     assert contents.keys() == {"uri", "mimeType", "text"}
 
 
-async def test_a_class_is_read_through_its_template(pharo: Any) -> None:
+async def test_class_is_read_through_its_template(pharo: Any) -> None:
     (contents,) = (await pharo.result("resources/read", {"uri": "pharo://class/bool"}))["contents"]
     found = json.loads(contents["text"])
     assert (found["name"], found["superclass"]) == ("bool", "int")
@@ -144,7 +144,7 @@ async def test_mistakes_have_their_codes_and_ids(pharo: Any) -> None:
     assert "className" in answer["error"]["message"]
 
 
-async def test_an_image_is_changed_in_place_and_saved(pharo: Any) -> None:
+async def test_image_is_changed_in_place_and_saved(pharo: Any) -> None:
     await pharo.call("evaluate", expression="class Account:\n    def pay(self): return 1\naccount = Account()")
     told = await pharo.call("define-method", className="Account", source="def pay(self): return 2")
     assert "isError" not in told["result"]
@@ -223,7 +223,7 @@ async def test_every_message_is_json_rpc_and_every_mistake_has_its_code(pharo: A
         assert (said.get("id"), said["error"]["code"]) == (id, code)
 
 
-async def test_a_resource_that_fails_is_the_server_s_failure(serve: Serve, tmp_path: Path) -> None:
+async def test_resource_that_fails_is_the_server_s_failure(serve: Serve, tmp_path: Path) -> None:
     """What a client did right, and the server could not do: the session's code hangs in what is read."""
     (tmp_path / "short.toml").write_text("[services.live]\ntimeout = 1.0\n")
     child = await serve("pharo", "--config", tmp_path / "short.toml")
@@ -234,6 +234,6 @@ async def test_a_resource_that_fails_is_the_server_s_failure(serve: Serve, tmp_p
     assert answer["error"]["code"] == -32603
 
 
-async def test_the_end_of_input_ends_it(pharo: Any) -> None:
+async def test_end_of_input_ends_it(pharo: Any) -> None:
     code, rest, _ = await pharo.end()
     assert (code, rest) == (0, "")

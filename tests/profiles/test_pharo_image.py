@@ -67,7 +67,7 @@ async def test_client_reads_resource_contents_without_a_uri() -> None:
     assert (contents.uri, contents.text) == ("pharo://system/version", "Pharo 13.0")
 
 
-async def test_an_image_that_ended_is_started_again(spawn: Callable[..., Any], program: Path) -> None:
+async def test_image_that_ended_is_started_again(spawn: Callable[..., Any], program: Path) -> None:
     child = await spawn("serve", program)
     await child.initialize("2025-11-25")
     gone = {"name": "evaluate", "arguments": {"expression": "Smalltalk exit"}}

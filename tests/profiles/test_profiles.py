@@ -45,7 +45,7 @@ def place(tmp_path: Path) -> ServiceEnvironment:
 # The command
 
 
-def test_the_list_has_a_line_for_each() -> None:
+def test_list_has_a_line_for_each() -> None:
     done = portico("profiles", "list")
     assert done.returncode == 0
     _, *rows = done.stdout.splitlines()
@@ -75,7 +75,7 @@ def test_show_prints_the_file_with_its_comments(name: str) -> None:
         ),
     ],
 )
-def test_a_mistake_is_one_sentence(words: list[str], said: str) -> None:
+def test_mistake_is_one_sentence(words: list[str], said: str) -> None:
     done = portico(*words)
     assert done.returncode == 2
     assert said in done.stderr
@@ -92,7 +92,7 @@ def test_tab_offers_profiles() -> None:
 # Who goes before whom
 
 
-async def test_the_command_line_goes_before_the_configuration_and_that_before_the_profile(
+async def test_command_line_goes_before_the_configuration_and_that_before_the_profile(
     serve: Serve, tmp_path: Path
 ) -> None:
     config = tmp_path / "portico.toml"
@@ -117,7 +117,7 @@ def test_how_much_of_a_service_is_offered_is_reported_on_the_command_line(place:
     assert names[0] < names[1]
 
 
-async def test_a_longer_message_can_be_allowed(serve: Serve) -> None:
+async def test_longer_message_can_be_allowed(serve: Serve) -> None:
     child = await serve("bossman", "--max-message-size", "2000000")
     long = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"x": "x" * 1_500_000}})
     assert await child.exchange(long) == '{"jsonrpc":"2.0","id":1,"result":{}}'
@@ -174,7 +174,7 @@ def test_tables_are_put_together_and_all_else_is_replaced() -> None:
     assert found.serve.services == ["b"]
 
 
-async def test_a_capability_can_be_taken_away(place: ServiceEnvironment, connect: Connect) -> None:
+async def test_capability_can_be_taken_away(place: ServiceEnvironment, connect: Connect) -> None:
     said = settings.merge_settings({"server": {"capabilities": {"tools": True, "prompts": False}, "instructions": ""}})
     wire = connect(assembly.build_server([], said, place))
     opened = await wire.initialize("2025-11-25")
@@ -182,7 +182,7 @@ async def test_a_capability_can_be_taken_away(place: ServiceEnvironment, connect
     assert "instructions" not in opened
 
 
-def test_a_tool_that_is_not_there_cannot_be_listed(caplog: pytest.LogCaptureFixture) -> None:
+def test_tool_that_is_not_there_cannot_be_listed(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert list(adapter.adapt_components([], CompatSection(tools=["nobody"]))) == []
     assert "compat: unknown tool 'nobody' in tools" in caplog.text
@@ -205,7 +205,7 @@ def test_only_the_names_of_the_system_are_listed(name: str, place: ServiceEnviro
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_description_sends_anybody_to_a_tool_that_is_not_there(name: str, place: ServiceEnvironment) -> None:
+def test_descriptions_refer_only_to_existing_tools(name: str, place: ServiceEnvironment) -> None:
     said = assembly.read_settings(name, None)
     server = assembly.build_server(None, said, place)
     texts = [msgspec.json.encode(tool.definition).decode() for tool in server.tools]
@@ -220,7 +220,7 @@ def test_no_description_sends_anybody_to_a_tool_that_is_not_there(name: str, pla
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_profile_uses_every_setting_that_it_names(
+def test_profile_uses_every_setting_that_it_names(
     name: str, caplog: pytest.LogCaptureFixture, place: ServiceEnvironment
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -362,7 +362,7 @@ async def test_envelope_is_present_only_without_structured_content(connect: Conn
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS[2:])
-async def test_an_envelope_can_be_asked_for_later_on(connect: Connect, revision: str) -> None:
+async def test_envelope_can_be_asked_for_later_on(connect: Connect, revision: str) -> None:
     wire = await opened(connect, odd(envelope=True), revision)
     modern = revision == SUPPORTED_PROTOCOL_VERSIONS[-1]
     meta = {**(wire.envelope() if modern else {}), adapter.ENVELOPE_META_KEY: True}
@@ -433,7 +433,7 @@ def test_schemas_can_be_plain() -> None:
     }
 
 
-async def test_a_plain_schema_takes_the_same_arguments(connect: Connect) -> None:
+async def test_plain_schema_takes_the_same_arguments(connect: Connect) -> None:
     wire = await opened(connect, odd(simple_schemas=True), "2025-11-25")
     for arguments in ({"number": 2}, {"number": 2.0}, {"number": 2, "word": None}, {"number": 2, "word": "x"}):
         assert (await called(wire, "2025-11-25", "works", **arguments))["structuredContent"] == {"number": 2}

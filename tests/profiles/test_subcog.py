@@ -86,7 +86,7 @@ async def refused(child: Any, tool: str, **arguments: Any) -> Any:
 # What is there
 
 
-async def test_the_tools_have_the_names_of_subcog(subcog: Any) -> None:
+async def test_tools_have_the_names_of_subcog(subcog: Any) -> None:
     tools = await subcog.tools()
     assert all(name.startswith("subcog_") for name in tools)
     assert tools.keys() >= {"subcog_capture", "subcog_recall", "subcog_enrich", "subcog_consolidate", "subcog_sync"}
@@ -99,7 +99,7 @@ async def test_the_tools_have_the_names_of_subcog(subcog: Any) -> None:
     assert not [name for name, one in tools.items() if "memory_" in one["description"]]
 
 
-async def test_a_memory_is_captured_under_its_urn(subcog: Any) -> None:
+async def test_memory_is_captured_under_its_urn(subcog: Any) -> None:
     said = await captured(subcog)
     assert said["urn"] == f"subcog://project/decisions/{said['id']}"
 
@@ -133,7 +133,7 @@ async def test_resources_are_listed_and_read(subcog: Any) -> None:
         assert (found["count"], [one["id"] for one in found["memories"]]) == (1, [said["id"]])
 
 
-async def test_the_prompt_guides_a_capture(subcog: Any) -> None:
+async def test_prompt_guides_a_capture(subcog: Any) -> None:
     prompts = {one["name"]: one for one in (await subcog.result("prompts/list"))["prompts"]}
     assert prompts["subcog_capture"] == {
         "name": "subcog_capture",
@@ -173,18 +173,18 @@ async def test_client_that_never_answers_roots_list_is_served(serve: Serve) -> N
 # Error codes
 
 
-async def test_an_unknown_namespace_is_an_invalid_argument(subcog: Any) -> None:
+async def test_unknown_namespace_is_an_invalid_argument(subcog: Any) -> None:
     error = await refused(subcog, "subcog_capture", namespace="unknown", content="Use PostgreSQL")
     assert (error["code"], error["message"]) == (-32602, "Invalid namespace: unknown")
 
 
-async def test_a_memory_that_is_not_there_is_32604(subcog: Any) -> None:
+async def test_memory_that_is_not_there_is_32604(subcog: Any) -> None:
     error = await refused(subcog, "subcog_get", memory_id="000000000000")
     assert (error["code"], error["data"]["code"]) == (-32604, "memory_not_found")
     assert "memory_recall" not in error["message"]
 
 
-async def test_a_secret_is_32605(subcog: Any) -> None:
+async def test_secret_is_32605(subcog: Any) -> None:
     error = await refused(subcog, "subcog_capture", namespace="config", content=f"The key is {AWS_KEY}, keep it.")
     assert (error["code"], error["data"]["code"]) == (-32605, "content_blocked")
     assert AWS_KEY not in json.dumps(error)
@@ -216,7 +216,7 @@ async def test_missing_resource_error_has_the_number_in_its_data(subcog: Any, pl
     assert (error["code"], error["data"]["number"], error["data"]["uri"]) == (-32002, -32604, uri)
 
 
-async def test_a_saved_prompt_is_there_for_the_next_message(subcog: Any) -> None:
+async def test_saved_prompt_is_there_for_the_next_message(subcog: Any) -> None:
     for _ in range(3):
         assert "result" in await subcog.call("subcog_prompts", action="save", name="greet", content="Hello")
         got = await subcog.result("prompts/get", {"name": "greet"})
@@ -227,13 +227,13 @@ async def test_a_saved_prompt_is_there_for_the_next_message(subcog: Any) -> None
         assert "greet" not in {one["name"] for one in (await subcog.result("prompts/list"))["prompts"]}
 
 
-async def test_a_clearer_text_without_any_model_is_32606(subcog: Any) -> None:
+async def test_clearer_text_without_any_model_is_32606(subcog: Any) -> None:
     id = (await captured(subcog))["id"]
     error = await refused(subcog, "subcog_enrich", memory_id=id, enrich_tags=False, enrich_structure=True)
     assert (error["code"], error["data"]["code"], error["data"]["retryable"]) == (-32606, "llm_error", False)
 
 
-async def test_a_prompt_that_is_not_there_is_32607(serve: Serve) -> None:
+async def test_prompt_that_is_not_there_is_32607(serve: Serve) -> None:
     for revision, code in (("2024-11-05", -32607), ("2025-03-26", -32602), ("2025-11-25", -32602)):
         child = await serve("subcog")
         await child.open(revision)
@@ -243,13 +243,13 @@ async def test_a_prompt_that_is_not_there_is_32607(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["subcog_review", "query_suggest"])
-async def test_an_unknown_namespace_is_an_invalid_argument_of_a_prompt_too(subcog: Any, prompt: str) -> None:
+async def test_unknown_namespace_is_an_invalid_argument_of_a_prompt_too(subcog: Any, prompt: str) -> None:
     arguments = {"namespace": "nope", **({"query": "storage"} if prompt == "query_suggest" else {})}
     error = (await subcog.child.request("prompts/get", {"name": prompt, "arguments": arguments}))["error"]
     assert (error["code"], error["message"]) == (-32602, "Invalid namespace: nope")
 
 
-async def test_a_model_that_is_needed_and_does_not_answer_is_32606(serve: Serve) -> None:
+async def test_model_that_is_needed_and_does_not_answer_is_32606(serve: Serve) -> None:
     child = await serve("subcog")
     await child.open("2024-11-05", {"sampling": {}})
     said = await captured(child)
@@ -263,12 +263,12 @@ async def test_a_model_that_is_needed_and_does_not_answer_is_32606(serve: Serve)
     assert (error["code"], error["data"]["code"], error["data"]["retryable"]) == (-32606, "llm_error", True)
 
 
-async def test_a_saved_prompt_that_is_not_there_is_32607(subcog: Any) -> None:
+async def test_saved_prompt_that_is_not_there_is_32607(subcog: Any) -> None:
     error = await refused(subcog, "subcog_prompts", action="get", name="nobody-saved-this")
     assert (error["code"], error["data"]["code"]) == (-32607, "prompt_not_found")
 
 
-async def test_an_argument_that_cannot_be_meant_is_32608(subcog: Any) -> None:
+async def test_argument_that_cannot_be_meant_is_32608(subcog: Any) -> None:
     error = await refused(subcog, "subcog_recall", query="storage", filter="nonsense:yes since:whenever")
     assert (error["code"], error["data"]["code"]) == (-32608, "validation_error")
 
@@ -278,7 +278,7 @@ async def test_sync_without_a_remote_is_32610(subcog: Any) -> None:
     assert (error["code"], error["data"]["code"]) == (-32610, "sync_error")
 
 
-async def test_a_store_that_cannot_be_written_is_32609(serve: Serve, tmp_path: Path) -> None:
+async def test_store_that_cannot_be_written_is_32609(serve: Serve, tmp_path: Path) -> None:
     child = await serve("subcog")
     await child.request(INITIALIZE)
     await captured(child)
@@ -301,7 +301,7 @@ async def test_a_store_that_cannot_be_written_is_32609(serve: Serve, tmp_path: P
     assert heard["params"]["level"] == "error" and str(tmp_path) not in json.dumps(heard)
 
 
-async def test_a_store_that_fails_is_32609_for_resources_and_prompts(subcog: Any, tmp_path: Path) -> None:
+async def test_store_that_fails_is_32609_for_resources_and_prompts(subcog: Any, tmp_path: Path) -> None:
     await captured(subcog)
     with closing(sqlite3.connect(tmp_path / "data" / "portico.db")) as database:
         database.execute("alter table memory rename to elsewhere")
@@ -364,7 +364,7 @@ async def test_log_level_is_honoured(subcog: Any) -> None:
     assert not [one for one in subcog.child.other_messages if one.get("method") == "notifications/message"]
 
 
-async def test_a_client_with_a_model_is_asked_for_tags(serve: Serve) -> None:
+async def test_client_with_a_model_is_asked_for_tags(serve: Serve) -> None:
     child = await serve("subcog")
     await child.open("2024-11-05", {"sampling": {}})
     said = await captured(child)
@@ -477,7 +477,7 @@ async def fetch(place: str, method: str, path: str, said: Any = None, session: s
     return await asyncio.to_thread(ask)
 
 
-async def test_the_endpoint_is_the_root_and_health_is_health(place: str) -> None:
+async def test_endpoint_is_the_root_and_health_is_health(place: str) -> None:
     assert urlsplit(place).hostname == "127.0.0.1"
     status, _, health = await fetch(place, "GET", "/health")
     assert (status, health["status"], health["name"]) == (200, "ok", "subcog")
@@ -521,7 +521,7 @@ async def test_http_errors_have_the_id_required_by_the_protocol_version(place: s
     assert (await asyncio.to_thread(post, "/", request))[1]["error"]["code"] == -32601
 
 
-async def test_a_request_needs_no_handshake_before_it(place: str) -> None:
+async def test_request_needs_no_handshake_before_it(place: str) -> None:
     request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     status, session, listed = await fetch(place, "POST", "/", request)
     assert (status, session) == (200, "")

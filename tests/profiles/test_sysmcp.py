@@ -75,7 +75,7 @@ async def sysmcp(serve: Serve, config: Path) -> Any:
 # The handshake
 
 
-async def test_the_worked_example_leaves_out_the_version(serve: Serve) -> None:
+async def test_worked_example_leaves_out_the_version(serve: Serve) -> None:
     child = await serve("sysmcp")
     line = '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"clientInfo":{"name":"Claude","version":"1.0"}}}'
     assert await child.exchange(line) == OPENED
@@ -151,7 +151,7 @@ async def test_without_services_the_list_is_empty(serve: Serve) -> None:
 # tools/call
 
 
-async def test_a_query_answers_with_success_and_data(sysmcp: Any) -> None:
+async def test_query_answers_with_success_and_data(sysmcp: Any) -> None:
     result = (await sysmcp.call("eventlog_query", logName="System", limit=100))["result"]
     assert (result["success"], result["status"], result["isError"]) == (True, "success", False)
     assert "error" not in result
@@ -174,7 +174,7 @@ async def test_pages_follow_one_another_by_offset(sysmcp: Any) -> None:
     assert [one["level"] for one in data["entries"]] == ["ERROR", "ERROR"]
 
 
-async def test_a_wrong_argument_is_a_result_with_its_details(sysmcp: Any) -> None:
+async def test_wrong_argument_is_a_result_with_its_details(sysmcp: Any) -> None:
     line = (
         '{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"eventlog_query",'
         '"arguments":{"logName":"System","limit":"invalid"}}}'
@@ -209,7 +209,7 @@ async def test_every_problem_is_reported(sysmcp: Any, arguments: dict[str, Any],
     assert error["details"]["received"]
 
 
-async def test_a_text_for_a_number_is_refused_in_the_words_of_the_document(sysmcp: Any) -> None:
+async def test_text_for_a_number_is_refused_in_the_words_of_the_document(sysmcp: Any) -> None:
     result = (await sysmcp.call("eventlog_query", logName="System", limit="5"))["result"]
     assert result["success"] is False
     assert result["error"]["message"] == "Invalid parameter: limit must be a number"
@@ -223,7 +223,7 @@ async def test_tool_error_has_a_failure_envelope(sysmcp: Any) -> None:
     assert result["error"]["message"] == result["content"][0]["text"]
 
 
-async def test_an_unknown_tool_has_the_name_for_it(sysmcp: Any) -> None:
+async def test_unknown_tool_has_the_name_for_it(sysmcp: Any) -> None:
     error = (await sysmcp.call("eventlog_qurey"))["error"]
     assert (error["code"], error["message"]) == (-32602, "Unknown tool: eventlog_qurey")
     assert error["data"]["code"] == "MCP-ToolNotFound"
@@ -244,7 +244,7 @@ async def test_all_six_tools_do_their_work(sysmcp: Any, tmp_path: Path) -> None:
     assert (absent["success"], absent["error"]["error_type"]) == (False, "ResourceNotFound")
 
 
-async def test_a_registry_that_may_be_written_is_read_again(serve: Serve, tmp_path: Path) -> None:
+async def test_registry_that_may_be_written_is_read_again(serve: Serve, tmp_path: Path) -> None:
     config = tmp_path / "writing.toml"
     config.write_text('[services.system]\naccess_levels = { registry = "read-write" }\n')
     child = await serve("sysmcp", "--config", config)
@@ -268,7 +268,7 @@ async def test_later_revisions_have_structured_content_instead(serve: Serve, con
 # Services that come and go
 
 
-async def test_a_service_is_removed_and_added_without_a_new_connection(
+async def test_service_is_removed_and_added_without_a_new_connection(
     connect: Callable[..., Any], tmp_path: Path
 ) -> None:
     place = assembly.ServiceEnvironment(data=tmp_path, store=str(tmp_path / "store.db"))
@@ -289,7 +289,7 @@ async def test_a_service_is_removed_and_added_without_a_new_connection(
     assert wire.is_silent
 
 
-async def test_the_operator_switches_services_on_stdio(serve: Serve) -> None:
+async def test_operator_switches_services_on_stdio(serve: Serve) -> None:
     child = await serve("sysmcp", "--service-admin")
     await child.request(OPEN)
     switches = ["service_list", "service_enable", "service_disable"]

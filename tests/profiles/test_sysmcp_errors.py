@@ -50,7 +50,7 @@ async def test_details_of_an_error_are_in_its_data(serve: Serve) -> None:
     assert error["data"]["code"] == "MCP-ToolNotFound" and isinstance(error["data"]["details"], str)
 
 
-async def test_a_failed_call_has_the_code_of_the_table(serve: Serve) -> None:
+async def test_failed_call_has_the_code_of_the_table(serve: Serve) -> None:
     child = await opened(serve)
     failed = (await child.call("eventlog_query", logName="nowhere"))["result"]["error"]
     assert (failed["code"], failed["errorCode"]) == ("ToolExecutionError", "MCP-ToolExecutionError")
@@ -58,7 +58,7 @@ async def test_a_failed_call_has_the_code_of_the_table(serve: Serve) -> None:
     assert (wrong["code"], wrong["errorCode"]) == ("InvalidParams", "MCP-ValidationError")
 
 
-async def test_a_missing_argument_and_a_wrong_type_are_expected_in_the_same_words(serve: Serve) -> None:
+async def test_missing_argument_and_a_wrong_type_are_expected_in_the_same_words(serve: Serve) -> None:
     child = await opened(serve)
     missing = (await child.call("eventlog_query"))["result"]["error"]["details"]
     wrong = (await child.call("eventlog_query", logName=5))["result"]["error"]["details"]
@@ -66,7 +66,7 @@ async def test_a_missing_argument_and_a_wrong_type_are_expected_in_the_same_word
     assert missing["path"] == wrong["path"] == "arguments.logName"
 
 
-async def test_a_batch_is_answered_as_one(serve: Serve) -> None:
+async def test_batch_is_answered_as_one(serve: Serve) -> None:
     child = await opened(serve)
     calls = [
         {"jsonrpc": "2.0", "id": n, "method": "tools/call", "params": {"name": "eventlog_list_logs"}} for n in (7, 8)

@@ -121,7 +121,7 @@ CACHEABLE = (
 @pytest.mark.parametrize(
     "method", ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"]
 )
-async def test_the_era_is_decided_before_the_method(connect: Connect, method: str) -> None:
+async def test_era_is_decided_before_the_method(connect: Connect, method: str) -> None:
     """What 2026-07-28 has removed is unknown to whoever speaks it, however well an older client may say it."""
     params = {
         "protocolVersion": LATEST_HANDSHAKE_VERSION,
@@ -136,7 +136,7 @@ async def test_the_era_is_decided_before_the_method(connect: Connect, method: st
 
 
 @pytest.mark.requirement("modern.envelope-is-no-handshake")
-async def test_a_handshake_that_was_refused_as_modern_can_still_be_made(connect: Connect) -> None:
+async def test_handshake_that_was_refused_as_modern_can_still_be_made(connect: Connect) -> None:
     """An `initialize` in a modern envelope leaves no trace on the stream."""
     wire = connect(small())
     await wire.request_stateless("initialize", {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": {}})
@@ -167,7 +167,7 @@ async def test_initialize_returns_the_supported_version(connect: Connect, revisi
     ],
     ids=["bare", "of an unknown revision", "without a revision"],
 )
-async def test_a_failed_probe_does_not_spoil_the_handshake(connect: Connect, probe: Any) -> None:
+async def test_failed_probe_does_not_spoil_the_handshake(connect: Connect, probe: Any) -> None:
     """A client may try the new way, fail, and open the stream the old way; we answer both and live on."""
     wire = connect(small())
     assert "error" in await wire.request("server/discover", probe)
@@ -187,7 +187,7 @@ def test_no_error_of_ours_has_a_code_from_the_drafts() -> None:
 
 
 @pytest.mark.requirement("jsonrpc.error-codes")
-async def test_a_draft_code_is_only_a_number_to_the_client() -> None:
+async def test_draft_code_is_only_a_number_to_the_client() -> None:
     """-32001 may be a time-out or a lost session: the client reports it and makes nothing of it."""
 
     async def handler(call: Call) -> Any:
@@ -204,7 +204,7 @@ async def test_a_draft_code_is_only_a_number_to_the_client() -> None:
 
 
 @pytest.mark.requirement("modern.envelope-is-no-handshake")
-async def test_an_envelope_is_not_a_handshake(connect: Connect) -> None:
+async def test_envelope_is_not_a_handshake(connect: Connect) -> None:
     """A modern request is served, and the session of the same stream is as closed as before."""
     wire = connect(small())
     assert "result" in await wire.request_stateless("tools/list")
@@ -223,7 +223,7 @@ async def test_capabilities_are_not_remembered_between_modern_requests(connect: 
 
 
 @pytest.mark.requirement("modern.no-memory", "logging.per-request")
-async def test_a_session_lends_nothing_to_a_modern_request(connect: Connect) -> None:
+async def test_session_lends_nothing_to_a_modern_request(connect: Connect) -> None:
     """Neither the capabilities nor the log level of the handshake hold for a request that stands alone."""
     wire = connect(small())
     await wire.initialize(LATEST_HANDSHAKE_VERSION, {"elicitation": {}})
@@ -249,7 +249,7 @@ async def test_client_info_is_optional(connect: Connect) -> None:
 
 @pytest.mark.requirement("modern.client-info-optional")
 @pytest.mark.parametrize("info", ["Ada", {"name": "c"}, {"name": 1, "version": "1"}])
-async def test_a_client_that_misspells_itself_is_informed(connect: Connect, info: Any) -> None:
+async def test_client_that_misspells_itself_is_informed(connect: Connect, info: Any) -> None:
     """Present but malformed is another matter than absent."""
     said = await connect(small()).request_stateless("tools/list", client=info)
     assert said["error"]["code"] == -32602
@@ -305,7 +305,7 @@ async def test_older_clients_get_nothing_of_the_newest_envelope(
 @pytest.mark.requirement("ping.empty")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
 @pytest.mark.parametrize("method", ["ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"])
-async def test_an_empty_result_is_empty(connect: Connect, revision: str, method: str) -> None:
+async def test_empty_result_is_empty(connect: Connect, revision: str, method: str) -> None:
     """`{}` and nothing else."""
     wire = connect(small())
     await wire.initialize(revision)
@@ -324,7 +324,7 @@ async def test_modern_clients_get_all_of_it(connect: Connect, method: str, param
 
 @pytest.mark.requirement("modern.unsupported-version")
 @pytest.mark.parametrize("version", ["2025-11-25", "2024-11-05", "v999", ""])
-async def test_an_unsupported_version_is_answered_as_discover_would(connect: Connect, version: str) -> None:
+async def test_unsupported_version_is_answered_as_discover_would(connect: Connect, version: str) -> None:
     """The list of what we speak is the same in both places, and what was asked for is said again."""
     wire = connect(small())
     error = (await wire.request_stateless("tools/list", version=version))["error"]
@@ -338,7 +338,7 @@ async def test_an_unsupported_version_is_answered_as_discover_would(connect: Con
 
 @pytest.mark.requirement("jsonrpc.unreadable-id-null")
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18"])
-async def test_an_unreadable_id_is_null_where_the_schema_wants_one(connect: Connect, revision: str) -> None:
+async def test_unreadable_id_is_null_where_the_schema_wants_one(connect: Connect, revision: str) -> None:
     """The schemas up to 2025-06-18 demand an id in every error."""
     wire = connect(small())
     await wire.initialize(revision)
@@ -348,7 +348,7 @@ async def test_an_unreadable_id_is_null_where_the_schema_wants_one(connect: Conn
 
 
 @pytest.mark.requirement("jsonrpc.unreadable-id-absent")
-async def test_an_unreadable_id_is_left_out_where_null_is_forbidden(connect: Connect) -> None:
+async def test_unreadable_id_is_left_out_where_null_is_forbidden(connect: Connect) -> None:
     """From 2025-11-25 on an error without a readable id has no id."""
     wire = connect(small())
     await wire.initialize("2025-11-25")
@@ -360,7 +360,7 @@ async def test_an_unreadable_id_is_left_out_where_null_is_forbidden(connect: Con
 
 @pytest.mark.requirement("jsonrpc.id-type")
 @pytest.mark.parametrize("id", [None, True, 1.5, [], {}])
-async def test_a_request_with_no_proper_id_is_invalid(connect: Connect, id: Any) -> None:
+async def test_request_with_no_proper_id_is_invalid(connect: Connect, id: Any) -> None:
     """Null, and whatever is neither text nor an integer, is not an id."""
     wire = connect(small())
     wire.send({"jsonrpc": "2.0", "id": id, "method": "ping"})
@@ -371,7 +371,7 @@ async def test_a_request_with_no_proper_id_is_invalid(connect: Connect, id: Any)
 
 @pytest.mark.requirement("jsonrpc.error-without-id-accepted")
 @pytest.mark.parametrize("id", [{"id": None}, {}], ids=["null", "absent"])
-async def test_an_error_without_an_id_is_accepted(connect: Connect, id: dict[str, Any]) -> None:
+async def test_error_without_an_id_is_accepted(connect: Connect, id: dict[str, Any]) -> None:
     """Peers write it as null or leave it out; either is taken in silence."""
     wire = connect(small())
     wire.send({"jsonrpc": "2.0", **id, "error": {"code": -32700, "message": "Parse error"}})
@@ -395,7 +395,7 @@ async def test_an_error_without_an_id_is_accepted(connect: Connect, id: dict[str
     ],
 )
 @pytest.mark.parametrize("opened", [True, False])
-async def test_a_notification_is_never_answered(connect: Connect, opened: bool, method: str, params: Any) -> None:
+async def test_notification_is_never_answered(connect: Connect, opened: bool, method: str, params: Any) -> None:
     """Known or unknown, well formed or not: without an id there is nothing to say."""
     wire = connect(small())
     if opened:
@@ -435,7 +435,7 @@ def question(key: str, state: Any = UNSET) -> InputRequiredResult:
 
 
 @pytest.mark.requirement("mrtr.retry-is-new")
-async def test_a_retry_is_a_new_request() -> None:
+async def test_retry_is_a_new_request() -> None:
     """Each round has an id of its own, and the same method and params."""
     server = Asking(question("a", "one"), question("b", "two"))
     async with Client(server, elicitation_handler=lambda asked: {}) as client:
@@ -466,7 +466,7 @@ async def test_request_state_is_returned_unchanged() -> None:
 
 
 @pytest.mark.requirement("mrtr.answers-of-one-round")
-async def test_an_answer_is_bare() -> None:
+async def test_answer_is_bare() -> None:
     """No resultType and no envelope around what is answered."""
     server = Asking(question("a"))
     async with Client(server, elicitation_handler=lambda asked: {"n": 1}) as client:
@@ -529,7 +529,7 @@ async def test_request_state_is_bound_to_its_call(connect: Connect) -> None:
     [{"name": "cancel"}, {"arguments": {"when": "later"}}, {"name": "plain"}],
     ids=["another tool", "other arguments", "a tool that asks nothing"],
 )
-async def test_the_state_works_for_no_other_call(connect: Connect, changed: dict[str, Any]) -> None:
+async def test_state_works_for_no_other_call(connect: Connect, changed: dict[str, Any]) -> None:
     """It is bound to the tool and to its arguments."""
     wire = connect(tables())
     state = await asked_for_state(wire)
@@ -564,7 +564,7 @@ async def test_request_state_is_bound_to_its_principal(connect: Connect) -> None
     ],
     ids=["last", "first", "half", "newline", "empty", "words", "not ASCII", "huge"],
 )
-async def test_a_state_that_was_touched_is_refused(connect: Connect, change: Callable[[str], str]) -> None:
+async def test_state_that_was_touched_is_refused(connect: Connect, change: Callable[[str], str]) -> None:
     """It is signed, and only the exact text that was issued is accepted."""
     wire = connect(tables())
     state = change(await asked_for_state(wire))
@@ -573,7 +573,7 @@ async def test_a_state_that_was_touched_is_refused(connect: Connect, change: Cal
 
 
 @pytest.mark.requirement("mrtr.state-expires")
-async def test_a_state_has_an_end(connect: Connect) -> None:
+async def test_state_has_an_end(connect: Connect) -> None:
     """Past its time it is refused, with the advice to begin again."""
     server = tables()
     server.state_sealer.ttl = -1.0
@@ -704,7 +704,7 @@ def listening(wire: Any, id: int | str, **wanted: Any) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("subscriptions.acknowledged-first")
-async def test_the_acknowledgement_comes_first(connect: Connect) -> None:
+async def test_acknowledgement_comes_first(connect: Connect) -> None:
     """Even when the change was made in the same moment."""
     server = small()
     wire = connect(server)
@@ -753,7 +753,7 @@ async def test_listener_receives_only_the_changes_it_subscribed_to(connect: Conn
 
 
 @pytest.mark.requirement("subscriptions.all-connections")
-async def test_a_change_made_on_one_connection_reaches_the_listeners_of_all(connect: Connect) -> None:
+async def test_change_made_on_one_connection_reaches_the_listeners_of_all(connect: Connect) -> None:
     """Whoever made it, and however they are connected."""
     server = small()
 
@@ -790,7 +790,7 @@ async def test_nothing_optional_is_null(connect: Connect, revision: str) -> None
 
 
 @pytest.mark.requirement("pagination.end")
-async def test_an_empty_cursor_is_not_the_end() -> None:
+async def test_empty_cursor_is_not_the_end() -> None:
     """A client reads on until there is no next cursor."""
     asked: list[Any] = []
 
@@ -873,7 +873,7 @@ async def test_null_is_something_and_absence_is_nothing(connect: Connect) -> Non
 
 
 @pytest.mark.requirement("tools.structured-null")
-async def test_a_client_tells_null_from_absence() -> None:
+async def test_client_tells_null_from_absence() -> None:
     """The value of a tool that found nothing is None, not the text "null"."""
     async with Client(structured()) as client:
         assert (await client.call_tool("found", {"there": False})).data is None
@@ -898,7 +898,7 @@ async def test_older_clients_get_objects_only(connect: Connect, revision: str, n
 
 @pytest.mark.requirement("tools.structured-since")
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26"])
-async def test_the_oldest_clients_get_text_only(connect: Connect, revision: str) -> None:
+async def test_oldest_clients_get_text_only(connect: Connect, revision: str) -> None:
     """Before 2025-06-18 there is no structured content and no output schema."""
     wire = connect(structured())
     await wire.initialize(revision)
@@ -910,7 +910,7 @@ async def test_the_oldest_clients_get_text_only(connect: Connect, revision: str)
 @pytest.mark.requirement("tools.output-errors")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("name", ["fails", "fails_in_full"])
-async def test_an_error_owes_nothing_to_the_output_schema(connect: Connect, revision: str, name: str) -> None:
+async def test_error_owes_nothing_to_the_output_schema(connect: Connect, revision: str, name: str) -> None:
     """isError comes with its text and without structured content, since several clients check it all the same."""
     wire = connect(structured())
     if revision != FIRST_MODERN_VERSION:
@@ -922,7 +922,7 @@ async def test_an_error_owes_nothing_to_the_output_schema(connect: Connect, revi
 
 
 @pytest.mark.requirement("tools.output-errors")
-async def test_a_client_takes_an_error_from_a_tool_with_an_output_schema() -> None:
+async def test_client_takes_an_error_from_a_tool_with_an_output_schema() -> None:
     """What failed is not held against the schema of what succeeds."""
     async with Client(structured()) as client:
         result = await client.call_tool("fails", raise_on_error=False)
@@ -961,7 +961,7 @@ async def test_wrong_arguments_are_a_protocol_error_where_they_used_to_be(connec
 
 @pytest.mark.requirement("tools.unknown-name")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_an_unknown_tool_is_a_protocol_error(connect: Connect, revision: str) -> None:
+async def test_unknown_tool_is_a_protocol_error(connect: Connect, revision: str) -> None:
     """No tool ran, so there is no result; the nearest name is offered."""
     wire = connect(small())
     if revision != FIRST_MODERN_VERSION:
@@ -988,7 +988,7 @@ KEYWORDS: dict[str, Any] = {
 @pytest.mark.requirement("tools.schema-untouched")
 @pytest.mark.parametrize("mounted", [False, True], ids=["own", "mounted"])
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_schema_is_passed_on_as_it_is(revision: str, mounted: bool) -> None:
+async def test_schema_is_passed_on_as_it_is(revision: str, mounted: bool) -> None:
     """Every keyword comes out on the other side, also those that we have never heard of."""
     inner = Server("inner")
     inner.add(Tool(lambda order: None, name="order", input_schema=KEYWORDS, output_schema=KEYWORDS))
@@ -1016,7 +1016,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.requirement("tools.remote-ref")
 @pytest.mark.usefixtures("offline")
-def test_a_reference_that_will_not_be_followed_is_refused_when_the_tool_is_made() -> None:
+def test_reference_that_will_not_be_followed_is_refused_when_the_tool_is_made() -> None:
     """Arguments that cannot be checked are not let through unchecked: the author learns it at once."""
     with pytest.raises(UsageError, match="input_schema"):
         Tool(lambda arguments: None, name="far", input_schema=REMOTE)
@@ -1025,7 +1025,7 @@ def test_a_reference_that_will_not_be_followed_is_refused_when_the_tool_is_made(
 @pytest.mark.requirement("tools.remote-ref")
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_client_does_not_follow_a_remote_reference(revision: str) -> None:
+async def test_client_does_not_follow_a_remote_reference(revision: str) -> None:
     """A server's schema may point anywhere; its client reads it, calls the tool, and does not go there.
 
     Nor does it let a result pass that it cannot hold against the schema, unless it was told not to look.
@@ -1055,7 +1055,7 @@ async def test_a_client_does_not_follow_a_remote_reference(revision: str) -> Non
 
 
 @pytest.mark.requirement("tools.list-stable")
-async def test_a_list_is_the_same_for_everybody_and_at_any_time(connect: Connect) -> None:
+async def test_list_is_equal_for_all_callers_and_over_time(connect: Connect) -> None:
     """Neither the connection nor what was called before changes a byte of it."""
     server = small()
     one, other = connect(server), connect(server)
@@ -1067,7 +1067,7 @@ async def test_a_list_is_the_same_for_everybody_and_at_any_time(connect: Connect
 
 
 @pytest.mark.requirement("tools.list-stable")
-def test_the_order_is_the_one_in_which_things_were_added() -> None:
+def test_order_is_the_one_in_which_things_were_added() -> None:
     """Prompt caches live on lists that do not shuffle."""
     names = ["zebra", "ant", "Mule", "b10", "b9"]
     server = Server("ordered")
@@ -1092,7 +1092,7 @@ async def test_equal_names_are_distinguished_by_the_prefix_the_author_chose(conn
 
 
 @pytest.mark.requirement("tools.names-aggregated")
-async def test_a_prompt_is_completed_under_its_outward_name() -> None:
+async def test_prompt_is_completed_under_its_outward_name() -> None:
     """`ref/prompt` carries a name too, and it is rewritten like the others."""
     inner, server = Server("inner"), Server("outer")
 
@@ -1131,7 +1131,7 @@ async def test_app_page_of_a_mounted_tool_has_the_exposed_uri() -> None:
 @pytest.mark.requirement("resources.missing-modern", "resources.missing-handshake")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("uri", ["small://nowhere", "nothing://at/all"], ids=["of a template", "of nobody"])
-async def test_a_missing_resource_is_an_error(connect: Connect, revision: str, uri: str) -> None:
+async def test_missing_resource_is_an_error(connect: Connect, revision: str, uri: str) -> None:
     """Never an empty answer; -32002 until 2025-11-25 and -32602 since, with the URI in either case."""
     wire = connect(small())
     if revision != FIRST_MODERN_VERSION:
@@ -1157,7 +1157,7 @@ async def test_tasks_extension_is_not_declared_without_tasks(connect: Connect, r
 
 
 @pytest.mark.requirement("tasks.not-forced")
-async def test_a_call_is_answered_with_a_result_and_not_with_a_task(connect: Connect) -> None:
+async def test_call_is_answered_with_a_result_and_not_with_a_task(connect: Connect) -> None:
     """Whatever a client offers to poll for."""
     offered = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
     params = {"name": "add", "arguments": {"a": 1, "b": 2}, "task": {"ttl": 1000}}
@@ -1167,7 +1167,7 @@ async def test_a_call_is_answered_with_a_result_and_not_with_a_task(connect: Con
 
 @pytest.mark.requirement("jsonrpc.unknown-method")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_an_unknown_method_is_only_unknown(connect: Connect, revision: str) -> None:
+async def test_unknown_method_is_only_unknown(connect: Connect, revision: str) -> None:
     """It is refused by its name, and the conversation goes on."""
     wire = connect(small())
     if revision != FIRST_MODERN_VERSION:
@@ -1179,7 +1179,7 @@ async def test_an_unknown_method_is_only_unknown(connect: Connect, revision: str
 
 
 @pytest.mark.requirement("subscriptions.filter-open")
-async def test_an_unknown_kind_of_notification_may_be_wished_for(connect: Connect) -> None:
+async def test_unknown_kind_of_notification_may_be_wished_for(connect: Connect) -> None:
     """A filter with members of tomorrow is honoured as far as it is known."""
     wire = connect(small())
     wire.send(listening(wire, 1, toolsListChanged=True, weatherChanged=True, taskIds=["1"]))
@@ -1306,7 +1306,7 @@ async def test_every_client_request_has_a_unique_id(revision: str) -> None:
 
 @pytest.mark.requirement("ping.client")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_a_client_answers_a_ping(revision: str) -> None:
+async def test_client_answers_a_ping(revision: str) -> None:
     answers: list[bytes] = []
 
     async def handler(call: Call) -> Any:
@@ -1356,7 +1356,7 @@ async def test_every_post_of_a_client_takes_json_and_events(revision: str) -> No
 
 
 @pytest.mark.requirement("cancellation.server-only-listen")
-async def test_a_server_cancels_nothing_but_subscriptions(connect: Connect) -> None:
+async def test_server_cancels_nothing_but_subscriptions(connect: Connect) -> None:
     server = small()
     begun = asyncio.Event()
 

@@ -43,7 +43,7 @@ async def _call(target: Any, revision: str) -> None:
 
 @pytest.mark.requirement("schema.frames")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_broken_result_and_a_broken_notice_are_found_in_memory(revision: str) -> None:
+async def test_broken_result_and_a_broken_notice_are_found_in_memory(revision: str) -> None:
     await _call(broken, revision)
     found = "\n".join(recorder.iterate_invalid_frames())
     assert "in answer to tools/call" in found
@@ -53,7 +53,7 @@ async def test_a_broken_result_and_a_broken_notice_are_found_in_memory(revision:
 
 @pytest.mark.requirement("schema.frames")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS[1:])
-async def test_a_broken_result_and_a_broken_notice_are_found_over_http(revision: str) -> None:
+async def test_broken_result_and_a_broken_notice_are_found_over_http(revision: str) -> None:
     listener = Listener(HttpApplication(broken, HttpServerSettings(), dict))
     ((_, port, *_),) = await listener.listen("127.0.0.1", 0)
     try:
@@ -68,7 +68,7 @@ async def test_a_broken_result_and_a_broken_notice_are_found_over_http(revision:
 
 @pytest.mark.requirement("schema.frames")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_broken_request_is_found(revision: str) -> None:
+async def test_broken_request_is_found(revision: str) -> None:
     async with Client(Server("sound"), protocol_version=revision) as client:
         with pytest.raises(InvalidParams):
             await client.request("tools/call", {"arguments": {}})
@@ -94,7 +94,7 @@ async def test_invalid_client_response_is_detected(revision: str) -> None:
 
 
 @pytest.mark.requirement("schema.frames")
-async def test_a_test_that_sends_a_broken_frame_fails(request: pytest.FixtureRequest) -> None:
+async def test_test_that_sends_a_broken_frame_fails(request: pytest.FixtureRequest) -> None:
     frame = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progress": None}}
     recorder.record(json.dumps(frame).encode(), FIRST_MODERN_VERSION)
     with pytest.raises(
@@ -108,7 +108,7 @@ async def test_a_test_that_sends_a_broken_frame_fails(request: pytest.FixtureReq
 
 @pytest.mark.requirement("schema.frames")
 @pytest.mark.broken_frames("to see that it may")
-async def test_a_test_that_means_to_does_not_fail(request: pytest.FixtureRequest) -> None:
+async def test_test_that_means_to_does_not_fail(request: pytest.FixtureRequest) -> None:
     recorder.record(b'{"jsonrpc":"2.0","id":1,"result":5}', FIRST_MODERN_VERSION)
     recorder.check(request.node)
     assert not list(recorder.iterate_invalid_frames())

@@ -85,7 +85,7 @@ def tasks_file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.requirement("lifecycle.server-info", "tools.closed-schema")
-async def test_the_handshake_and_the_list(spawn: Spawn, tasks_file: Path) -> None:
+async def test_handshake_and_the_list(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     opened = await child.initialize("2025-03-26")
     assert opened["protocolVersion"] == "2025-03-26"
@@ -97,7 +97,7 @@ async def test_the_handshake_and_the_list(spawn: Spawn, tasks_file: Path) -> Non
 
 @pytest.mark.requirement("tools.closed-schema")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_the_schema_is_closed_on_every_revision(revision: str) -> None:
+async def test_schema_is_closed_on_every_revision(revision: str) -> None:
     async with Client(tasks(), protocol_version=revision) as client:
         [tool] = await client.list_tools()
     assert tool.input_schema == SAMPLE_SCHEMA
@@ -129,7 +129,7 @@ async def test_no_list_between_initialize_and_initialized(connect: Connect, revi
 
 
 @pytest.mark.requirement("lifecycle.once")
-async def test_a_second_initialize_is_refused_and_changes_nothing(connect: Connect) -> None:
+async def test_second_initialize_is_refused_and_changes_nothing(connect: Connect) -> None:
     wire = connect(tasks())
     await wire.initialize("2025-03-26")
     params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
@@ -141,7 +141,7 @@ async def test_a_second_initialize_is_refused_and_changes_nothing(connect: Conne
 @pytest.mark.requirement("lifecycle.initialized")
 @pytest.mark.parametrize("lifecycle, admitted", [("strict", False), ("lenient", True)])
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-11-25"])
-async def test_an_operator_may_be_strict_or_lenient(
+async def test_operator_may_be_strict_or_lenient(
     connect: Connect, revision: str, lifecycle: str, admitted: bool
 ) -> None:
     wire = connect(tasks(), lifecycle=lifecycle)
@@ -153,7 +153,7 @@ async def test_an_operator_may_be_strict_or_lenient(
 
 
 @pytest.mark.requirement("tools.result")
-async def test_a_tool_is_called(spawn: Spawn, tasks_file: Path) -> None:
+async def test_tool_is_called(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     await child.initialize("2025-03-26")
     params = {"name": "create_task", "arguments": {"description": "Fix parser bug"}}
@@ -163,7 +163,7 @@ async def test_a_tool_is_called(spawn: Spawn, tasks_file: Path) -> None:
 
 
 @pytest.mark.requirement("tools.failure")
-async def test_a_tool_that_refuses_gives_a_failed_result(spawn: Spawn, tasks_file: Path) -> None:
+async def test_tool_that_refuses_gives_a_failed_result(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     await child.initialize("2025-03-26")
     result = (await child.request("tools/call", {"name": "get_task", "arguments": {"id": "task_xyz"}}))["result"]
@@ -177,7 +177,7 @@ async def test_a_tool_that_refuses_gives_a_failed_result(spawn: Spawn, tasks_fil
 
 
 @pytest.mark.requirement("batch.received")
-async def test_a_batch_is_answered_by_an_array(connect: Connect) -> None:
+async def test_batch_is_answered_by_an_array(connect: Connect) -> None:
     wire = connect(tasks())
     await wire.initialize("2025-03-26")
     wire.send([{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, {"jsonrpc": "2.0", "id": 2, "method": "ping"}])
@@ -187,7 +187,7 @@ async def test_a_batch_is_answered_by_an_array(connect: Connect) -> None:
 
 
 @pytest.mark.requirement("batch.received")
-async def test_a_batch_over_stdio(spawn: Spawn, tasks_file: Path) -> None:
+async def test_batch_over_stdio(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     await child.initialize("2025-03-26")
     child.send([{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, {"jsonrpc": "2.0", "id": 2, "method": "ping"}])
@@ -195,7 +195,7 @@ async def test_a_batch_over_stdio(spawn: Spawn, tasks_file: Path) -> None:
 
 
 @pytest.mark.requirement("jsonrpc.id-distinct-types")
-async def test_the_same_number_as_text_is_another_id(connect: Connect) -> None:
+async def test_same_number_as_text_is_another_id(connect: Connect) -> None:
     wire = connect(tasks())
     await wire.initialize("2025-03-26")
     wire.send([{"jsonrpc": "2.0", "id": id, "method": "ping"} for id in (1, "1")])
@@ -253,7 +253,7 @@ async def test_batches_at_their_edges(connect: Connect, batch: list[Any], expect
 
 
 @pytest.mark.requirement("batch.notifications-only")
-async def test_a_batch_of_notifications_is_not_answered(connect: Connect) -> None:
+async def test_batch_of_notifications_is_not_answered(connect: Connect) -> None:
     wire = connect(tasks())
     await wire.initialize("2025-03-26")
     wire.send([{"jsonrpc": "2.0", "method": "notifications/made/up"}] * 2)
@@ -287,7 +287,7 @@ async def test_later_revisions_have_no_batches(connect: Connect, revision: str) 
 
 
 @pytest.mark.requirement("cancellation.no-response")
-async def test_a_cancelled_call_is_never_answered(spawn: Spawn, tasks_file: Path) -> None:
+async def test_cancelled_call_is_never_answered(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     await child.initialize("2025-03-26")
     child.send({"jsonrpc": "2.0", "id": "123", "method": "tools/call", "params": {"name": "slow"}})
@@ -311,7 +311,7 @@ async def test_cancelling_an_unknown_request_is_harmless(spawn: Spawn, tasks_fil
 
 
 @pytest.mark.requirement("cancellation.id-type")
-async def test_the_text_of_a_number_cancels_nothing(connect: Connect) -> None:
+async def test_text_of_a_number_cancels_nothing(connect: Connect) -> None:
     server = tasks()
 
     @server.tool
@@ -330,7 +330,7 @@ async def test_the_text_of_a_number_cancels_nothing(connect: Connect) -> None:
 
 
 @pytest.mark.requirement("stdio.end-of-input")
-async def test_the_end_of_input_is_the_end(spawn: Spawn, tasks_file: Path) -> None:
+async def test_end_of_input_is_the_end(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     await child.initialize("2025-03-26")
     await child.request("tools/call", {"name": "create_task", "arguments": {"description": "x"}})
@@ -364,7 +364,7 @@ def reviewing() -> Server:
 
 
 @pytest.mark.requirement("jsonrpc.unknown-method")
-async def test_an_unknown_method_is_named(connect: Connect) -> None:
+async def test_unknown_method_is_named(connect: Connect) -> None:
     wire = connect(reviewing())
     await wire.initialize("2025-03-26")
     error = (await wire.request("unknown/method", {}, id="a"))["error"]
@@ -372,7 +372,7 @@ async def test_an_unknown_method_is_named(connect: Connect) -> None:
 
 
 @pytest.mark.requirement("prompts.missing-argument")
-async def test_a_prompt_without_its_argument(connect: Connect) -> None:
+async def test_prompt_without_its_argument(connect: Connect) -> None:
     wire = connect(reviewing())
     await wire.initialize("2025-03-26")
     error = (await wire.request("prompts/get", {"name": "review-class"}, id="the right one"))["error"]
@@ -382,7 +382,7 @@ async def test_a_prompt_without_its_argument(connect: Connect) -> None:
 
 
 @pytest.mark.requirement("prompts.get")
-async def test_a_prompt_with_its_argument(connect: Connect) -> None:
+async def test_prompt_with_its_argument(connect: Connect) -> None:
     wire = connect(reviewing())
     await wire.initialize("2025-03-26")
     result = (await wire.request("prompts/get", {"name": "review-class", "arguments": {"className": "Set"}}))["result"]
@@ -395,7 +395,7 @@ async def test_a_prompt_with_its_argument(connect: Connect) -> None:
 
 @pytest.mark.requirement("tools.list-changed")
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
-async def test_a_tool_that_is_registered_at_run_time_is_reported(connect: Connect, revision: str) -> None:
+async def test_tool_that_is_registered_at_run_time_is_reported(connect: Connect, revision: str) -> None:
     server = tasks()
 
     @server.tool
@@ -416,7 +416,7 @@ async def test_a_tool_that_is_registered_at_run_time_is_reported(connect: Connec
 
 
 @pytest.mark.requirement("resources.list-changed")
-async def test_a_resource_that_is_registered_at_run_time_is_reported(connect: Connect) -> None:
+async def test_resource_that_is_registered_at_run_time_is_reported(connect: Connect) -> None:
     server = Server("subcog")
 
     @server.tool
@@ -464,7 +464,7 @@ async def test_log_level_determines_the_messages_sent(connect: Connect, level: s
 
 
 @pytest.mark.requirement("logging.level-invalid")
-async def test_a_level_that_does_not_exist_is_refused(connect: Connect) -> None:
+async def test_level_that_does_not_exist_is_refused(connect: Connect) -> None:
     wire = connect(capturing())
     await wire.initialize("2025-11-25")
     error = (await wire.request("logging/setLevel", {"level": "loud"}))["error"]
@@ -476,7 +476,7 @@ async def test_a_level_that_does_not_exist_is_refused(connect: Connect) -> None:
 
 
 @pytest.mark.requirement("lifecycle.client-info")
-async def test_a_client_may_leave_out_its_capabilities_and_the_version(connect: Connect) -> None:
+async def test_client_may_leave_out_its_capabilities_and_the_version(connect: Connect) -> None:
     wire = connect(tasks())
     said = await wire.request("initialize", {"clientInfo": {"name": "Claude", "version": "1.0"}})
     assert said["result"]["protocolVersion"] == "2024-11-05"
@@ -555,7 +555,7 @@ async def test_unregistered_service_removes_its_tools(connect: Connect, revision
 
 
 @pytest.mark.requirement("stdio.stdout-is-protocol")
-async def test_the_six_kinds_of_log_lines(spawn: Spawn, tasks_file: Path) -> None:
+async def test_six_kinds_of_log_lines(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file, env={"PORTICO_LOG_LEVEL": "debug"})
     await child.initialize("2025-03-26")
     await child.request("tools/list")
@@ -580,7 +580,7 @@ async def test_standard_output_is_the_protocols_at_every_level(spawn: Spawn, tas
 
 
 @pytest.mark.requirement("tools.failure")
-async def test_an_error_id_finds_the_traceback(spawn: Spawn, tasks_file: Path) -> None:
+async def test_error_id_finds_the_traceback(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     await child.initialize("2025-11-25")
     result = (await child.request("tools/call", {"name": "breaks"}))["result"]
@@ -599,7 +599,7 @@ async def test_an_error_id_finds_the_traceback(spawn: Spawn, tasks_file: Path) -
 
 
 @pytest.mark.requirement("modern.no-handshake")
-async def test_the_same_task_without_a_handshake(spawn: Spawn, tasks_file: Path) -> None:
+async def test_same_task_without_a_handshake(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     params = {"name": "create_task", "arguments": {"description": "Fix parser bug"}}
     result = (await child.request_stateless("tools/call", params))["result"]

@@ -80,5 +80,5 @@ def test_incorrect_code_is_reported(found: Found) -> None:
     assert set(found[BAD.name]) == marked
 
 
-def test_the_server_of_the_readme_is_typed(found: Found, readme: Path) -> None:
+def test_server_of_the_readme_is_typed(found: Found, readme: Path) -> None:
     assert found[readme.name] == {}

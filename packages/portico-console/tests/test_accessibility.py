@@ -34,7 +34,7 @@ def test_no_rule_of_axe_is_broken_in_either_scheme(visit: Callable[..., Any], va
     assert ground == {"light": "rgb(247, 246, 243)", "dark": "rgb(20, 21, 24)"}[scheme]
 
 
-def test_the_switch_goes_before_the_system(visit: Callable[..., Any], varied: Any) -> None:
+def test_switch_goes_before_the_system(visit: Callable[..., Any], varied: Any) -> None:
     page = visit(varied, color_scheme="light").page
     page.get_by_role("button", name="Theme: system").click()
     page.get_by_role("button", name="Theme: light").click()

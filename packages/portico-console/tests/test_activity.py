@@ -58,7 +58,7 @@ def test_calls_and_times_are_counted_while_one_looks(tried: Any) -> None:
     expect(page.get_by_role("img", name="Latency")).to_be_visible()
 
 
-def test_a_server_without_an_audit_has_no_such_view(tried: Any) -> None:
+def test_server_without_an_audit_has_no_such_view(tried: Any) -> None:
     assert tried.page.get_by_role("link", name="Audit").count() == 0
     assert tried.page.get_by_role("link", name="Upstreams").count() == 0
 
@@ -72,7 +72,7 @@ def test_upstreams_show_their_state_and_recent_stderr(seen: Any) -> None:
     expect(away).to_contain_text("it-has-gone")
 
 
-def test_the_audit_is_listed_and_whole(seen: Any) -> None:
+def test_audit_is_listed_and_whole(seen: Any) -> None:
     page = seen.page
     note = '{"note": {"title": "milk", "text": "Buy some."}}'
     seen.console.portico("call", f"{seen.console.origin}/mcp", "notes_write_note", "--arguments", note)

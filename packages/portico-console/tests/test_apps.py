@@ -140,7 +140,7 @@ def test_app_receives_its_input_result_and_host_context_changes(seen: Any) -> No
     assert kinds[:3] == ["InitializeResult", "ToolInput", "ToolResult"] and "HostContextChanged" in kinds[3:]
 
 
-def test_an_app_calls_tools_that_are_for_apps_once_it_is_allowed(seen: Any) -> None:
+def test_app_calls_tools_that_are_for_apps_once_it_is_allowed(seen: Any) -> None:
     card = run(seen, "real")
     app = app_of(card)
     said(app, "result")
@@ -250,7 +250,7 @@ def test_app_that_floods_the_host_is_stopped(seen: Any, name: str) -> None:
     assert card.locator("iframe").count() == 0
 
 
-def test_an_app_that_never_rests_does_not_stop_the_page(seen: Any) -> None:
+def test_app_that_never_rests_does_not_stop_the_page(seen: Any) -> None:
     card = run(seen, "restless")
     expect(card.get_by_role("log", name="App log")).to_contain_text("no rest")
     seen.page.wait_for_timeout(200)  # by then it does nothing else
@@ -407,7 +407,7 @@ def test_frames_within_an_app_have_no_webrtc_either(seen: Any, contained: bool) 
 
 
 @pytest.mark.parametrize("way", ["location = URL_", "document.forms[0].action = URL_; document.forms[0].submit()"])
-def test_a_blocked_navigation_opens_no_connection(seen: Any, way: str) -> None:
+def test_blocked_navigation_opens_no_connection(seen: Any, way: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         card = run(seen, "probes")
         expect(app_of(card).locator("#out")).to_contain_text("answers", timeout=15_000)

@@ -133,7 +133,7 @@ async def test_about_reports_that_clients_list_some_tools_only() -> None:
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"])
-async def test_a_server_is_seen_in_every_revision(revision: str) -> None:
+async def test_server_is_seen_in_every_revision(revision: str) -> None:
     async with asking(Console(busy())) as ask:
         target = await ask("set_revision", target="self", revision=revision)
         assert target["protocol_version"] == revision and target["server"]["name"] == "busy"
@@ -175,7 +175,7 @@ async def test_elicitation_is_answered_in_the_form(revision: str) -> None:
             await ask("answer", question=question["id"], action="accept")
 
 
-async def test_a_run_is_cancelled_by_its_name_and_by_leaving() -> None:
+async def test_run_is_cancelled_by_its_name_and_by_leaving() -> None:
     async with asking(Console(busy())) as ask:
         running = asyncio.create_task(ask("call_tool", target="self", name="wait"))
         run = (await ask.wait_for("run"))["run"]
@@ -195,7 +195,7 @@ async def test_failed_calls_are_returned_as_outcomes() -> None:
             await ask("list_items", target="x", kind="tools")
 
 
-async def test_the_wire_shows_round_trips_and_can_be_taken_along() -> None:
+async def test_wire_shows_round_trips_and_can_be_taken_along() -> None:
     async with asking(Console(busy())) as ask:
         done = await ask("call_tool", target="self", name="count", arguments={"to": 1})
         found = (await ask("wire", find="tools/call"))["messages"]
@@ -389,7 +389,7 @@ async def test_copy_as_command_refuses_calls_that_have_no_command(method: str, n
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="this machine has no curl")
-async def test_a_copied_curl_command_sends_the_same_call() -> None:
+async def test_copied_curl_command_sends_the_same_call() -> None:
     server = Server("echo", version="1")
 
     @server.tool
@@ -564,7 +564,7 @@ async def served(server: Server, **options: Any) -> AsyncIterator[str]:
     ],
     ids=["whole", "without PKCE", "another issuer", "no document"],
 )
-async def test_the_oauth_chain_is_shown_step_by_step(broken: dict[str, Any] | None, finding: str | None) -> None:
+async def test_oauth_chain_is_shown_step_by_step(broken: dict[str, Any] | None, finding: str | None) -> None:
     issuer = Server("issuer")
     said: dict[str, Any] = {}
 

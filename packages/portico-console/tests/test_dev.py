@@ -87,7 +87,7 @@ async def test_clients_keep_their_connection_and_are_informed(file: Path, revisi
         assert (await client.call_tool("tool_2")).text == "a2"
 
 
-async def test_a_mistake_leaves_the_last_good_version(file: Path) -> None:
+async def test_mistake_leaves_the_last_good_version(file: Path) -> None:
     async with developed(file) as (url, reloader, server), Client(url) as client:
         told = asyncio.Event()
         reloader.listeners.append(told.set)
@@ -151,9 +151,7 @@ async def test_module_next_to_the_server_file_is_reloaded(file: Path) -> None:
         assert (await client.call_tool("tool_1")).text == "b1"
 
 
-async def test_the_version_before_is_left_and_the_new_one_entered(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_version_before_is_left_and_the_new_one_entered(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with developed(file) as (_, reloader, server):
         told = asyncio.Event()
         reloader.listeners.append(told.set)
@@ -163,7 +161,7 @@ async def test_the_version_before_is_left_and_the_new_one_entered(
     assert capsys.readouterr().out.split("\n")[:-1] == ["begins 1", "begins 2", "ends 1", "ends 2"]
 
 
-async def test_a_file_that_is_broken_at_the_start_is_served_when_it_is_mended(file: Path) -> None:
+async def test_file_that_is_broken_at_the_start_is_served_when_it_is_mended(file: Path) -> None:
     write(file, "nonsense(")
     async with developed(file) as (url, reloader, _), Client(url) as client:
         assert reloader.state.state == "broken" and await client.list_tools() == []
@@ -216,7 +214,7 @@ def test_dev_reports_errors_with_line_and_reloads(file: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("command", ["dev", "console", "serve"])
-def test_the_commands_lead_to_a_link(file: Path, command: str, tmp_path: Path) -> None:
+def test_commands_lead_to_a_link(file: Path, command: str, tmp_path: Path) -> None:
     """`portico console` prints it; a server whose output is a pipe names the command that does."""
     options = ["--transport", "http"] if command == "serve" else []
     data = ["--data", str(tmp_path / "da ta")]

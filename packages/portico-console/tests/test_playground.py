@@ -86,7 +86,7 @@ def test_json_is_the_way_out_and_back(tried: Any) -> None:
     expect(run(page)).to_contain_text("42")
 
 
-def test_a_list_of_objects_is_a_table_that_sorts(tried: Any) -> None:
+def test_list_of_objects_is_a_table_that_sorts(tried: Any) -> None:
     tried.go("tools", "cities")
     result = run(tried.page)
     table = result.get_by_role("table")
@@ -175,7 +175,7 @@ def test_prompts_give_their_messages(tried: Any) -> None:
     expect(page.get_by_role("region", name="Run")).to_contain_text("Greet Anna in a warm tone.")
 
 
-def test_a_call_is_saved_opened_again_and_copied(tried: Any) -> None:
+def test_call_is_saved_opened_again_and_copied(tried: Any) -> None:
     page = tried.page
     tried.go("tools", "add")
     page.get_by_label("a", exact=True).fill("40")

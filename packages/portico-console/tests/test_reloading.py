@@ -39,7 +39,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_change_is_listed_and_an_error_is_shown(
+def test_change_is_listed_and_an_error_is_shown(
     browser: Any, serve: Callable[..., Any], visit: Callable[..., Any], file: Path
 ) -> None:
     console = serve("dev", str(file), "--port", "0")

@@ -143,7 +143,7 @@ async def test_console_command_prints_a_new_link_to_the_operator(serve: Serve, f
     assert said.returncode == 2 and "serves nothing" in said.stderr
 
 
-async def test_a_console_for_any_server(serve: Serve, file: str) -> None:
+async def test_console_for_any_server(serve: Serve, file: str) -> None:
     page = await signed_in(serve("console", file))
     for _ in range(500):
         [target] = (await ask(page, "list_targets"))["targets"]

@@ -18,7 +18,7 @@ def kept(visit: Callable[..., Any], services: Any) -> Iterator[Any]:
     assert not seen.wrong, seen.wrong
 
 
-def test_a_memory_is_captured_found_changed_and_deleted(kept: Any) -> None:
+def test_memory_is_captured_found_changed_and_deleted(kept: Any) -> None:
     page = kept.page
     page.get_by_role("link", name="Memory", exact=True).click()
     for text, tags in (("The audit tables live in PostgreSQL", "db, audit"), ("Deploys happen on Fridays", "deploy")):

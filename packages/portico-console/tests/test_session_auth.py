@@ -48,7 +48,7 @@ async def page() -> AsyncIterator[Page]:
         ({"frameDomains": ["*", 'https://x") "*', "https://c.example"]}, '("https://c.example"); redirects=allow'),
     ],
 )
-async def test_the_frame_of_apps_may_connect_to_the_hosts_of_its_policy_only(
+async def test_frame_of_apps_may_connect_to_the_hosts_of_its_policy_only(
     page: Page, csp: dict[str, list[str]], connections: str
 ) -> None:
     answer = await page.request("GET", f"/console/frame?{urlencode({'csp': json.dumps(csp)})}")
@@ -82,14 +82,14 @@ async def test_only_files_of_the_page_are_there(page: Page, path: str) -> None:
     assert (await page.request("GET", path)).status == 404
 
 
-async def test_a_link_is_good_once(page: Page) -> None:
+async def test_link_is_good_once(page: Page) -> None:
     token = page.site.authenticator.create_login_token()
     assert (await page.sign_in(token)).status == 200
     again = await page.sign_in(token)
     assert again.status == 401 and "already used" in json.loads(again.body)["error"]
 
 
-async def test_the_cookie_is_out_of_reach_for_scripts_and_for_other_sites(page: Page) -> None:
+async def test_cookie_is_out_of_reach_for_scripts_and_for_other_sites(page: Page) -> None:
     said = (await page.sign_in()).headers["set-cookie"]
     assert "HttpOnly" in said and "SameSite=Strict" in said and "Path=/console" in said
     assert said.startswith(f"portico_console_{page.origin.rpartition(':')[2]}=")
@@ -185,20 +185,20 @@ async def test_no_get_changes_anything(page: Page) -> None:
     assert (await page.call()).status == 200
 
 
-async def test_a_form_of_another_page_cannot_be_posted(page: Page) -> None:
+async def test_form_of_another_page_cannot_be_posted(page: Page) -> None:
     await page.sign_in()
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
         assert (await page.call(**{"content-type": kind})).status == 415
 
 
-async def test_a_user_of_this_machine_without_the_link_sees_nothing(page: Page) -> None:
+async def test_user_of_this_machine_without_the_link_sees_nothing(page: Page) -> None:
     """The port can be reached by every user: what they get is the page, and nothing that it shows."""
     assert (await page.call()).status == 401
     forged = Page(page.url, page.site, page.cookie or "portico_console_1=e30=.x", "x")
     assert (await forged.call()).status == 401
 
 
-async def test_the_servers_own_token_signs_in_and_others_do_not() -> None:
+async def test_servers_own_token_signs_in_and_others_do_not() -> None:
     async with console_of(adding(), token="the server's", operator_token="the operator's") as page:
         for good in ("the server's".replace(" ", "%20"), "another"):
             assert (await page.sign_in(good)).status == 401
@@ -262,7 +262,7 @@ async def test_watch_ends_at_the_recheck_for_token_sessions(monkeypatch: pytest.
         assert said["result"]["structuredContent"] == {"ended": "time"}
 
 
-async def test_an_address_signs_in_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_address_signs_in_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portico.transports.http_server.ip_rate_limit.LOGINS_PER_MINUTE", 3.0)
     async with console_of(adding()) as page:
         assert [(await page.sign_in("guessed")).status for _ in range(4)] == [401, 401, 401, 429]

@@ -35,7 +35,7 @@ def weight(paths: Iterable[Path]) -> int:
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
-def test_the_first_view_is_below_140_kilobytes_and_all_of_it_below_240() -> None:
+def test_first_view_is_below_140_kilobytes_and_all_of_it_below_240() -> None:
     html = (PAGE / "index.html").read_text("utf-8")
     named = {PAGE / name for name in re.findall(r'"/console/([^"]+)"', html)}
     first = named | loaded(*(one.relative_to(PAGE).as_posix() for one in named if one.suffix == ".js"))

@@ -178,7 +178,7 @@ async def test_session_ends_when_the_access_mode_changes() -> None:
         assert (await page.call()).status == 401
 
 
-async def test_a_link_of_an_earlier_process_is_not_good_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_link_of_an_earlier_process_is_not_good_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it was used for is remembered in memory, and the secret in a file."""
     import time
 

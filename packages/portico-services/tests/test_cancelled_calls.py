@@ -25,7 +25,7 @@ WRITES = [
 
 
 @pytest.mark.parametrize(("service", "tool", "arguments", "table"), WRITES)
-async def test_a_call_that_is_cancelled_while_it_waits_stores_nothing(
+async def test_call_that_is_cancelled_while_it_waits_stores_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     service: type[Service],

@@ -28,7 +28,7 @@ async def listed(*words: str) -> list[Any]:
         return await client.list_tools()
 
 
-async def test_the_list_is_short_and_everything_answers(tmp_path: Path) -> None:
+async def test_list_is_short_and_everything_answers(tmp_path: Path) -> None:
     async with Client([*SERVE, str(tmp_path)]) as client:
         tools = await client.list_tools()
         names = {tool.name for tool in tools}
@@ -71,7 +71,7 @@ async def test_memory_service_alone_lists_few_tools_and_finds_the_others(tmp_pat
     assert len(await listed(str(tmp_path), "--services", "memory", "--no-tool-search")) > 15
 
 
-async def test_a_memory_that_cannot_be_changed_does_not_ask_for_captures(tmp_path: Path) -> None:
+async def test_memory_that_cannot_be_changed_does_not_ask_for_captures(tmp_path: Path) -> None:
     async with Client([*SERVE, str(tmp_path), "--read-only"]) as client:
         assert "memory_recall" in client.instructions and "memory_capture" not in client.instructions
     async with Client([*SERVE, str(tmp_path), "--services", "system"]) as client:

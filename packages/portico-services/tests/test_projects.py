@@ -119,7 +119,7 @@ async def test_client_root_determines_the_project(revision: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_client_without_roots_works_where_the_server_does(revision: str) -> None:
+async def test_client_without_roots_works_where_the_server_does(revision: str) -> None:
     here = git_project.detect_project().project
     async with Client(asked(ProjectResolver()), protocol_version=revision) as client:
         assert await text(client) == here
@@ -152,7 +152,7 @@ async def test_roots_are_requested_once_and_after_changes(connect: Connect, tmp_
     assert await called(4) == "path/no/such/other"
 
 
-async def test_a_stream_of_2026_07_28_is_asked_once(connect: Connect) -> None:
+async def test_stream_of_2026_07_28_is_asked_once(connect: Connect) -> None:
     wire = connect(asked(ProjectResolver()))
 
     async def called(**more: Any) -> Any:
@@ -167,7 +167,7 @@ async def test_a_stream_of_2026_07_28_is_asked_once(connect: Connect) -> None:
     assert said["content"] == (await called())["content"] == [{"type": "text", "text": "path/no/such/one"}]
 
 
-async def test_a_client_that_does_not_answer_is_waited_for_once(
+async def test_client_that_does_not_answer_is_waited_for_once(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(projects, "ROOTS_TIMEOUT_SECONDS", 0.05)
@@ -187,7 +187,7 @@ async def test_a_client_that_does_not_answer_is_waited_for_once(
             pass
 
 
-async def test_a_refusal_means_no_roots(connect: Connect) -> None:
+async def test_refusal_means_no_roots(connect: Connect) -> None:
     wire = connect(asked(ProjectResolver()))
     await wire.initialize("2024-11-05", {"roots": {}})
     wire.send({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "where"}})
@@ -212,7 +212,7 @@ async def test_a_refusal_means_no_roots(connect: Connect) -> None:
         ("file://[/a", None),
     ],
 )
-def test_the_path_of_a_root(uri: str, path: str | None) -> None:
+def test_path_of_a_root(uri: str, path: str | None) -> None:
     assert projects.path_from_file_uri(uri) == path
 
 

@@ -28,7 +28,7 @@ def assembled(place: assembly.ServiceEnvironment, *names: str) -> Server:
         pytest.skip(f"a service cannot be had on this machine: {reason}")
 
 
-async def test_the_order_of_services_changes_no_name(place: assembly.ServiceEnvironment) -> None:
+async def test_order_of_services_changes_no_name(place: assembly.ServiceEnvironment) -> None:
     found: list[dict[str, Any]] = []
     for names in (("live", "system"), ("system", "live")):
         async with Client(assembled(place, *names)) as client:
@@ -84,7 +84,7 @@ class Desk(Service):
         (Principal("worker", frozenset({"desk:read", "desk:write"})), {"look", "clear"}),
     ],
 )
-async def test_a_principal_with_scopes_needs_that_of_the_tool(principal: Any, allowed: set[str]) -> None:
+async def test_principal_with_scopes_needs_that_of_the_tool(principal: Any, allowed: set[str]) -> None:
     server = Server("office")
     server.add(Desk())
     async with Client(server, principal=principal) as client:
@@ -97,7 +97,7 @@ async def test_a_principal_with_scopes_needs_that_of_the_tool(principal: Any, al
                     await client.call_tool(name)
 
 
-async def test_the_tools_and_resources_of_the_system_service_have_scopes(tmp_path: Path) -> None:
+async def test_tools_and_resources_of_the_system_service_have_scopes(tmp_path: Path) -> None:
     server = Server("machine")
     server.add(
         System(

@@ -16,7 +16,7 @@ def filled(*keys: str, maxsize: int = 3) -> LruCache[str, int]:
     return cache
 
 
-def test_the_least_recently_written_entry_is_evicted() -> None:
+def test_least_recently_written_entry_is_evicted() -> None:
     assert list(filled("a", "b", "c", "d")) == ["b", "c", "d"]
     assert list(filled("a", "b", "c", "a", "d")) == ["c", "a", "d"]
 
@@ -45,7 +45,7 @@ def test_peek_and_subscription_leave_the_order_alone() -> None:
     assert cache.peek("a") is None and cache.peek("a", 5) == 5
 
 
-def test_a_falsy_value_is_an_entry() -> None:
+def test_falsy_value_is_an_entry() -> None:
     cache: LruCache[str, object] = LruCache(2)
     cache["none"] = None
     assert cache.get("none", "default") is None
@@ -63,7 +63,7 @@ def test_subclasses_can_compute_missing_entries() -> None:
     assert list(lengths) == ["bb", "ccc"]
 
 
-def test_a_cache_without_room_is_refused() -> None:
+def test_cache_without_room_is_refused() -> None:
     with pytest.raises(ValueError, match="maxsize must be at least 1, got 0"):
         LruCache[str, int](0)
 

@@ -134,12 +134,12 @@ def test_ambiguous_yaml_is_rejected_with_its_line(yaml: str, line: int, said: st
 
 
 @pytest.mark.parametrize("text", ["", "# A title", "---\nname: x\n", " ---\nname: x\n---", "--- \nname: x\n---\n"])
-def test_a_file_must_begin_with_the_two_fences(text: str) -> None:
+def test_file_must_begin_with_the_two_fences(text: str) -> None:
     with pytest.raises(UsageError, match="expected frontmatter"):
         parse_frontmatter(text)
 
 
-def test_the_way_of_ending_lines_and_a_byte_order_mark_do_not_matter() -> None:
+def test_way_of_ending_lines_and_a_byte_order_mark_do_not_matter() -> None:
     assert parse_frontmatter("\ufeff---\r\nname: x\r\nd: |\r\n  a\r\n  b\r\n---\r\nrest") == {
         "name": "x",
         "d": "a\nb\n",
@@ -148,6 +148,6 @@ def test_the_way_of_ending_lines_and_a_byte_order_mark_do_not_matter() -> None:
     assert parse_frontmatter("---\n---\n") == {}
 
 
-def test_a_long_frontmatter_is_refused() -> None:
+def test_long_frontmatter_is_refused() -> None:
     with pytest.raises(UsageError, match="exceeds 64 KiB"):
         read("k: " + "x" * MAX_FRONTMATTER_CHARS)

@@ -77,7 +77,7 @@ SEVERAL = (list, tuple, set, frozenset, Sequence, Iterable, Collection)
         (object(), Any, True),
     ],
 )
-def test_a_value_fits_its_annotation_or_does_not(value: Any, kind: Any, is_fit: bool) -> None:
+def test_value_fits_its_annotation_or_does_not(value: Any, kind: Any, is_fit: bool) -> None:
     assert matches_type(value, kind) is is_fit
 
 
@@ -128,12 +128,12 @@ def made(kind: type[Any], options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("set_to", list(lists()))
 @pytest.mark.parametrize("text", ["/", "buy", ""])
-def test_a_text_where_a_list_is_meant_is_refused(set_to: Callable[[Any], Any], text: str) -> None:
+def test_text_where_a_list_is_meant_is_refused(set_to: Callable[[Any], Any], text: str) -> None:
     with pytest.raises(UsageError, match="expected a list"):
         set_to(text)
 
 
-def test_the_list_of_lists_is_not_empty() -> None:
+def test_list_of_lists_is_not_empty() -> None:
     names = {one.id for one in lists()}
     assert {
         "System.allowed_paths",

@@ -35,7 +35,7 @@ def url() -> Iterator[str]:
 
 @pytest.mark.skipif(PYTHON is None, reason="The agents are not installed; `make test-all` does it, in .venv/agents.")
 @pytest.mark.parametrize("agent", ["langchain", "pydantic_ai", "openai", "google_adk"])
-def test_an_agent_finds_a_tool_and_calls_it(agent: str, url: str, tmp_path: Path) -> None:
+def test_agent_finds_a_tool_and_calls_it(agent: str, url: str, tmp_path: Path) -> None:
     # What they would like to send home has nowhere to go.
     env = {**os.environ, "HOME": str(tmp_path), "NO_PROXY": "127.0.0.1", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
     done = subprocess.run(

@@ -44,7 +44,7 @@ class Weather:
 # Who is there
 
 
-async def test_the_newest_revision_that_both_know_is_found(leg, client):
+async def test_newest_revision_that_both_know_is_found(leg, client):
     assert client.protocol_version == (leg.revision or "2025-11-25")
     assert (client.server_info.name, client.server_info.version) == ("mcp-servers/everything", "2.0.0")
     assert client.instructions.startswith("# Everything Server")
@@ -65,7 +65,7 @@ async def test_pinned_version_is_used_or_rejected(transport, revision, servers, 
             await client.connect()
 
 
-async def test_an_entry_of_an_mcp_json_is_a_target(servers, running):
+async def test_entry_of_an_mcp_json_is_a_target(servers, running):
     node, *words = servers.command(SERVER)
     entries = [{"command": node, "args": words}, {"type": "sse", "url": running(SERVER, "sse")}]
     for entry in entries:
@@ -94,7 +94,7 @@ async def test_client_without_capabilities_is_not_offered_tools_that_need_them(s
     assert not names & {*WHEN_WE_CAN}
 
 
-async def test_a_tool_is_called(client):
+async def test_tool_is_called(client):
     assert (await client.call_tool("echo", {"message": "grüße ☂"})).data == "Echo: grüße ☂"
     assert (await client.call_tool("get-sum", {"a": 1, "b": 2.5})).text == "The sum of 1 and 2.5 is 3.5."
 
@@ -158,7 +158,7 @@ async def test_timed_out_call_is_cancelled_and_connection_stays_usable(talk):
 # Questions
 
 
-async def test_the_model_is_asked(talk):
+async def test_model_is_asked(talk):
     result = await talk.client.call_tool(
         "trigger-sampling-request", {"prompt": "the capital of France", "maxTokens": 7}
     )
@@ -188,21 +188,21 @@ async def test_form_is_answered_with_defaults(talk):
 
 @pytest.mark.legs(since="2025-11-25")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_a_form_is_not_answered(talk, action):
+async def test_form_is_not_answered(talk, action):
     talk.answer = ElicitResult(action)
     result = await talk.client.call_tool("trigger-elicitation-request")
     assert json.loads(result.content[-1].text.partition(":")[2]) == {"action": action}
 
 
 @pytest.mark.legs(server=SERVER, transport="stdio", revision="2025-06-18")
-async def test_a_form_with_fields_of_a_later_revision_is_refused(talk):
+async def test_form_with_fields_of_a_later_revision_is_refused(talk):
     with pytest.raises(ToolError, match="Invalid params for elicitation/create"):
         await talk.client.call_tool("trigger-elicitation-request")
     assert talk.asked == []
 
 
 @pytest.mark.legs(since="2025-11-25")
-async def test_a_page_is_shown_and_the_answer_has_no_content(talk):
+async def test_page_is_shown_and_the_answer_has_no_content(talk):
     talk.answer = ElicitResult("accept")
     result = await talk.client.call_tool("trigger-url-elicitation", {"url": "https://example.com/x"})
     assert json.loads(result.content[-1].text.partition(":")[2]) == {"action": "accept"}
@@ -210,7 +210,7 @@ async def test_a_page_is_shown_and_the_answer_has_no_content(talk):
 
 
 @pytest.mark.legs(since="2025-11-25")
-async def test_a_page_that_has_to_be_seen_first_is_in_the_error(leg, talk):
+async def test_page_that_has_to_be_seen_first_is_in_the_error(leg, talk):
     talk.answer = ElicitResult("accept")
     wanted = {"url": f"https://example.com/{leg}", "errorPath": True}
     with pytest.raises(ProtocolError) as raised:
@@ -262,7 +262,7 @@ async def test_resource_created_by_a_call_is_notified_and_read(leg, talk):
     assert gzip.decompress(b64decode(contents.blob)) == b"hello"
 
 
-async def test_a_resource_that_is_not_there_is_an_error(client):
+async def test_resource_that_is_not_there_is_an_error(client):
     with pytest.raises(ProtocolError, match="Resource demo://nothing not found") as raised:
         await client.read_resource("demo://nothing")
     assert raised.value.code == -32602
@@ -335,14 +335,14 @@ async def test_task_is_awaited_and_its_elicitation_is_answered(servers, running,
     await asyncio.gather(research(servers.command(SERVER)), research(running(SERVER, "http")))
 
 
-async def test_a_task_is_cancelled(running, talking):
+async def test_task_is_cancelled(running, talking):
     async with talking(running(SERVER, "http")).client as client:
         task = await client.start_task("simulate-research-query", {"topic": "python"})
         await task.cancel()
         assert task.status == "cancelled"
 
 
-async def test_a_tool_that_has_to_be_a_task_is_called_as_one(running, talking):
+async def test_tool_that_has_to_be_a_task_is_called_as_one(running, talking):
     async with talking(running(SERVER, "http")).client as client:
         result = await client.call_tool("simulate-research-query", {"topic": "python"})
         assert result.text.startswith("# Research Report: python")
@@ -351,7 +351,7 @@ async def test_a_tool_that_has_to_be_a_task_is_called_as_one(running, talking):
 # When things break
 
 
-async def test_a_server_that_was_restarted_gets_a_new_session(start, talking):
+async def test_server_that_was_restarted_gets_a_new_session(start, talking):
     """It says 400 where it should say 404, as many do."""
     with start(SERVER, "http") as url:
         talk = talking(url, log_level="debug")

@@ -21,7 +21,7 @@ LEGS = [
 ]
 
 
-async def test_the_newest_revision_that_both_know_is_found(leg, client):
+async def test_newest_revision_that_both_know_is_found(leg, client):
     found = "2025-11-25" if leg.transport == "http" else "2026-07-28"
     assert client.protocol_version == (leg.revision or found)
     assert client.server_info.name == "kubernetes-mcp-server"
@@ -37,7 +37,7 @@ async def test_everything_is_listed(client):
     assert [prompt.name for prompt in await client.list_prompts()] == ["cluster-health-check"]
 
 
-async def test_a_tool_is_called(client):
+async def test_tool_is_called(client):
     result = await client.call_tool("configuration_view", {"minified": True})
     assert "current-context: first" in result.text
     assert "http://127.0.0.1:1" in result.data
@@ -60,7 +60,7 @@ async def test_missing_components_and_methods_are_protocol_errors(client):
     assert raised.value.code == -32601
 
 
-async def test_a_prompt_is_got(client):
+async def test_prompt_is_got(client):
     first, *_ = (await client.get_prompt("cluster-health-check", {"check_events": "false"})).messages
     assert first.role == "user"
     assert first.content.text.startswith("# Cluster Health Check Diagnostic Data")
@@ -72,7 +72,7 @@ async def test_fifty_concurrent_calls_each_get_their_own_result(client):
 
 
 @pytest.mark.parametrize("revision", ["", "2025-06-18"])
-async def test_a_change_of_the_tools_is_heard(revision, servers, talking, tmp_path):
+async def test_change_of_the_tools_is_heard(revision, servers, talking, tmp_path):
     """It watches its configuration, and has one tool more when there are two clusters to choose from."""
     servers = type(servers)(tmp_path)
     talk = talking(servers.command("go"), revision)

@@ -29,7 +29,7 @@ async def test_argument_is_mirrored_in_a_header(client):
     assert (await client.call_tool("route", {"region": "Zürich ☂"})).data == "Routed to Zürich ☂."
 
 
-async def test_a_value_need_not_be_an_object_on_2026_07_28(talk):
+async def test_value_need_not_be_an_object_on_2026_07_28(talk):
     if talk.modern:
         result = await talk.client.call_tool("numbers", result_type=list[int])
         assert result.structured == result.data == [1, 2, 3]
@@ -38,7 +38,7 @@ async def test_a_value_need_not_be_an_object_on_2026_07_28(talk):
             await talk.client.call_tool("numbers")
 
 
-async def test_a_result_that_breaks_the_tool_s_own_promise_is_refused(client):
+async def test_result_that_breaks_the_tool_s_own_promise_is_refused(client):
     with pytest.raises(ProtocolError, match='liar returned a result that violates its output schema: "many"'):
         await client.call_tool("liar")
 
@@ -77,7 +77,7 @@ async def test_input_rounds_return_the_request_state_unchanged(talk):
     assert [one.message for one in talk.asked] == ["Your name?", "Your colour, Alice?"]
 
 
-async def test_a_page_that_has_to_be_seen_first_is_asked_for_or_is_in_the_error(talk):
+async def test_page_that_has_to_be_seen_first_is_asked_for_or_is_in_the_error(talk):
     talk.answer = ElicitResult("accept")
     if talk.modern:
         assert (await talk.client.call_tool("browse")).data == "accept None"

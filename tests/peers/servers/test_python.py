@@ -35,7 +35,7 @@ class Forecast:
     degrees: float
 
 
-async def test_the_newest_revision_that_both_know_is_found(leg, client):
+async def test_newest_revision_that_both_know_is_found(leg, client):
     found = "2025-11-25" if leg.transport == "sse" else "2026-07-28"
     assert client.protocol_version == (leg.revision or found)
     assert (client.server_info.name, client.server_info.version) == (leg.server, "1.2.3")
@@ -64,7 +64,7 @@ async def test_tools_are_listed(client):
     assert tools["forecast"].output_schema["properties"]["day"]["format"] == "date"
 
 
-async def test_a_value_is_decoded_by_the_schema_of_the_tool(leg, client):
+async def test_value_is_decoded_by_the_schema_of_the_tool(leg, client):
     """FastMCP marks the objects that only wrap a value; the official SDK does not, so there they stay objects."""
     assert (await client.call_tool("add", {"a": 1, "b": 2})).data == ({"result": 3} if leg.server == "official" else 3)
     result = await client.call_tool("forecast", {"city": "Paris"})
@@ -156,12 +156,12 @@ async def test_form_is_answered_with_defaults(talk):
 
 @pytest.mark.legs(since="2025-06-18")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_a_form_is_not_answered(talk, action):
+async def test_form_is_not_answered(talk, action):
     talk.answer = ElicitResult(action)
     assert (await talk.client.call_tool("greet")).text == action
 
 
-async def test_the_model_is_asked(talk):
+async def test_model_is_asked(talk):
     assert (await talk.client.call_tool("capital")).text == "handler says Paris"
     assert talk.asked[0].messages[0].content.text == "What is the capital of France?"
     assert talk.asked[0].max_tokens == 100
@@ -217,7 +217,7 @@ async def test_arguments_are_completed_in_their_context(client):
 # Changes
 
 
-async def test_a_change_of_the_tools_is_heard(leg, talk):
+async def test_change_of_the_tools_is_heard(leg, talk):
     client = talk.client
     if leg.server == "fast" and talk.modern:
         with pytest.raises(ProtocolError, match="Method not found"):
@@ -255,7 +255,7 @@ async def test_response_survives_a_closed_stream(talk):
     assert (await talk.client.call_tool("let_go")).text == "Here it is."
 
 
-async def test_a_server_that_has_died_is_started_again(servers, talking):
+async def test_server_that_has_died_is_started_again(servers, talking):
     """With its last words in the error. Before 2026-07-28 too, where it does not know logs: they are not asked for."""
     talk = talking(servers.command("official"), "2025-11-25", log_level="warning")
     async with talk.client as client:
@@ -265,7 +265,7 @@ async def test_a_server_that_has_died_is_started_again(servers, talking):
         assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
 
 
-async def test_a_server_that_was_restarted_is_found_again(start, talking):
+async def test_server_that_was_restarted_is_found_again(start, talking):
     """On 2026-07-28 nothing is lost with it; before, the session is, and a call that it turned away is made again."""
     with start("official", "http") as url:
         talks = [talking(url, revision) for revision in ("", "2025-11-25")]

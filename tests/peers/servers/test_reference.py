@@ -20,7 +20,7 @@ BERT = {"name": "Bert", "entityType": "person", "observations": []}
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_memory_is_filled_and_searched_and_outlives_its_server(revision, servers, talking, tmp_path):
+async def test_memory_is_filled_and_searched_and_outlives_its_server(revision, servers, talking, tmp_path):
     file = tmp_path / "memory.jsonl"
     relation = {"from": "Ada", "to": "Bert", "relationType": "knows"}
     async with talking(servers.command("memory"), revision, env={"MEMORY_FILE_PATH": str(file)}).client as client:
@@ -41,7 +41,7 @@ async def test_a_memory_is_filled_and_searched_and_outlives_its_server(revision,
         assert json.loads(contents.text) == {"entities": [ADA, BERT], "relations": [relation]}
 
 
-async def test_a_change_of_the_memory_is_heard(servers, talking, tmp_path):
+async def test_change_of_the_memory_is_heard(servers, talking, tmp_path):
     talk = talking(servers.command("memory"), env={"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")})
     async with talk.client as client, client.listen(uris=[GRAPH]) as changes:
         await client.call_tool("create_entities", {"entities": [ADA]})
@@ -95,5 +95,5 @@ async def test_server_that_fails_to_start_is_reported_with_its_stderr(servers, t
         await Client([*servers.command("filesystem")[:2], str(tmp_path / "nothing")]).connect()
 
 
-def test_a_lock_file_names_no_registry(servers):
+def test_lock_file_names_no_registry(servers):
     assert "resolved" not in servers.pins.read_text(encoding="utf-8")

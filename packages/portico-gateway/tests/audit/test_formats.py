@@ -65,7 +65,7 @@ def audit(fork_server: ForkServer) -> Audit:
 # The command
 
 
-async def test_the_command_lists_and_verifies(audit: Audit, tmp_path: Path) -> None:
+async def test_command_lists_and_verifies(audit: Audit, tmp_path: Path) -> None:
     await used(house(tmp_path))
     done = await asyncio.to_thread(audit, tmp_path, "verify", "--format", "table")
     assert done.returncode == 0, done.stderr
@@ -102,7 +102,7 @@ async def test_exported_audit_can_be_verified(audit: Audit, tmp_path: Path) -> N
         assert word in done.stdout
 
 
-async def test_an_audit_that_is_not_there_is_a_mistake(audit: Audit, tmp_path: Path) -> None:
+async def test_audit_that_is_not_there_is_a_mistake(audit: Audit, tmp_path: Path) -> None:
     for words, said in (
         (("list",), "no audit log found"),
         (("verify",), "no audit log found"),
@@ -173,7 +173,7 @@ RECORD = AuditEvent(
 ROW = ("c1", RECORD.number, RECORD.at, "{}", "ff")
 
 
-def test_an_event_of_cef_is_escaped() -> None:
+def test_event_of_cef_is_escaped() -> None:
     line = format_cef(ROW, RECORD)
     assert "\n" not in line
     header, said = re.split(r"(?<!\\)\|", line, maxsplit=7)[:7], re.split(r"(?<!\\)\|", line, maxsplit=7)[7]
@@ -226,7 +226,7 @@ def test_no_record_is_too_poor_for_ocsf(kind: Any, outcome: str) -> None:
 # Sinks
 
 
-async def test_a_file_gets_every_record_and_every_checkpoint(audit: Audit, tmp_path: Path) -> None:
+async def test_file_gets_every_record_and_every_checkpoint(audit: Audit, tmp_path: Path) -> None:
     sent = tmp_path / "sent.jsonl"
     await used(house(tmp_path / "data", sinks=[f"file:{sent}", f"file:{tmp_path}/sent.cef?format=cef"]))
     assert (await asyncio.to_thread(audit, tmp_path / "data", "verify", "--input", str(sent))).returncode == 0
@@ -236,7 +236,7 @@ async def test_a_file_gets_every_record_and_every_checkpoint(audit: Audit, tmp_p
 
 
 @pytest.mark.parametrize("line_break", ["\u2028", "\u2029", "\x85"])
-async def test_a_name_starts_no_other_line_of_a_file(audit: Audit, tmp_path: Path, line_break: str) -> None:
+async def test_name_starts_no_other_line_of_a_file(audit: Audit, tmp_path: Path, line_break: str) -> None:
     """Callers choose the names that they call, and readers of a log may split lines at any line break of Unicode."""
     server = house(tmp_path / "data", sinks=[f"file:{tmp_path}/sent.jsonl", f"file:{tmp_path}/sent.ocsf?format=ocsf"])
     async with Client(server) as client:
@@ -296,7 +296,7 @@ def _received(listening: socket.socket, kind: int) -> list[str]:
     return found
 
 
-async def test_a_sink_that_is_away_does_not_hold_up_calls(
+async def test_sink_that_is_away_does_not_hold_up_calls(
     audit: Audit, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.socket() as nobody:
@@ -308,7 +308,7 @@ async def test_a_sink_that_is_away_does_not_hold_up_calls(
     assert (await asyncio.to_thread(audit, tmp_path, "verify")).returncode == 0
 
 
-def test_a_file_of_settings_puts_an_audit_on_any_server(audit: Audit, tmp_path: Path) -> None:
+def test_file_of_settings_puts_an_audit_on_any_server(audit: Audit, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
         "from portico import Server\nserver = Server('own')\n\n@server.tool\ndef add(a: int, b: int) -> int:\n"
         "    return a + b\n"
@@ -363,7 +363,7 @@ def test_worker_process_records_its_tasks(audit: Audit, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format_row", [format_jsonl, format_ocsf, format_cef])
-def test_a_row_that_was_written_to_the_database_is_one_line_of_an_export(format_row: Any) -> None:
+def test_row_that_was_written_to_the_database_is_one_line_of_an_export(format_row: Any) -> None:
     text = 'x\n{"chain":"forged"}\r\u2028\u2029\x85\x00\x1b[2J|=\\'
     record = AuditEvent(number=1, at=1, method=text, name=text, principal=text, client=text, address=text)
     chain, body = f'a","record":{{}}}}{text}', f' {{\n"number":1,"name":{json.dumps(text, ensure_ascii=False)}}}\r\n'

@@ -174,7 +174,7 @@ async def test_arguments_are_recorded_as_configured(tmp_path: Path, mode: str) -
     assert bool(one.digest) == (mode == "redacted")
 
 
-async def test_a_secret_in_an_address_is_not_kept(tmp_path: Path) -> None:
+async def test_secret_in_an_address_is_not_kept(tmp_path: Path) -> None:
     server = house()
     audited(server, tmp_path)
     token = "ghp_" + "a8Kd0Qz7Lm3Xv5Nc1Rt9Yb2We6Uj4Hs8Gf0P"
@@ -201,7 +201,7 @@ async def test_stdio_is_recorded_only_when_asked_for(tmp_path: Path) -> None:
     assert await calls(tmp_path) == []
 
 
-async def test_a_gateway_records_the_alias_and_the_inward_name(tmp_path: Path) -> None:
+async def test_gateway_records_the_alias_and_the_inward_name(tmp_path: Path) -> None:
     gateway = Gateway({"math": house()})
     audited(gateway, tmp_path)
     async with asking(gateway) as client:
@@ -215,7 +215,7 @@ async def test_a_gateway_records_the_alias_and_the_inward_name(tmp_path: Path) -
     ]
 
 
-async def test_a_service_is_the_owner_of_its_tools(tmp_path: Path) -> None:
+async def test_service_is_the_owner_of_its_tools(tmp_path: Path) -> None:
     server, notes = Server("house"), Service("notes")
 
     @notes.tool
@@ -230,7 +230,7 @@ async def test_a_service_is_the_owner_of_its_tools(tmp_path: Path) -> None:
     assert [(one.owner, one.name) for one in await calls(tmp_path)] == [("notes", "keep")]
 
 
-async def test_a_task_and_its_run_are_recorded(tmp_path: Path) -> None:
+async def test_task_and_its_run_are_recorded(tmp_path: Path) -> None:
     server = Server("house", store=str(tmp_path / "tasks.db"))
 
     @server.tool(task="optional")
@@ -259,7 +259,7 @@ async def locked(folder: Path) -> AsyncIterator[None]:
         connection.close()
 
 
-async def test_a_full_audit_refuses_where_the_operator_wants_that(tmp_path: Path) -> None:
+async def test_full_audit_refuses_where_the_operator_wants_that(tmp_path: Path) -> None:
     server = house()
     audit = audited(server, tmp_path, on_overflow="reject", max_pending=3)
     done = 0
@@ -299,12 +299,12 @@ async def test_full_queue_counts_dropped_records(tmp_path: Path) -> None:
         ({"on_overflow": "wait"}, "on_overflow"),
     ],
 )
-def test_a_mistake_in_the_section_is_explained(said: dict[str, Any], complaint: str) -> None:
+def test_mistake_in_the_section_is_explained(said: dict[str, Any], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         access_settings.read({"audit": said})
 
 
-async def test_a_record_has_the_trace_of_its_request(tmp_path: Path, connect: Any) -> None:
+async def test_record_has_the_trace_of_its_request(tmp_path: Path, connect: Any) -> None:
     server = house()
     audited(server, tmp_path)
     trace = "0af7651916cd43dd8448eb211c80319c"
@@ -316,7 +316,7 @@ async def test_a_record_has_the_trace_of_its_request(tmp_path: Path, connect: An
     assert one.trace == trace
 
 
-async def test_the_files_of_an_audit_are_for_their_owner_alone(tmp_path: Path) -> None:
+async def test_files_of_an_audit_are_for_their_owner_alone(tmp_path: Path) -> None:
     server = house()
     audited(server, tmp_path, sinks=[f"file:{tmp_path}/sent.jsonl"])
     async with asking(server) as client:

@@ -222,7 +222,7 @@ def _remove_all(tx: Transaction) -> None:
         (_remove_all, "truncated", 1),
     ],
 )
-async def test_the_first_record_is_named(tmp_path: Path, store: str, harm: Harm, damage: str, number: int) -> None:
+async def test_first_record_is_named(tmp_path: Path, store: str, harm: Harm, damage: str, number: int) -> None:
     await record(tmp_path, store)
     assert first(await harmed(tmp_path, store, harm)) == (damage, number)
 
@@ -250,7 +250,7 @@ async def _three_checkpoints(folder: Path, store: str) -> None:
         ("delete from audit_checkpoint", "rolled back", 4),
     ],
 )
-async def test_the_first_checkpoint_is_named(tmp_path: Path, store: str, harm: str, damage: str, number: int) -> None:
+async def test_first_checkpoint_is_named(tmp_path: Path, store: str, harm: str, damage: str, number: int) -> None:
     await _three_checkpoints(tmp_path, store)
     report = await harmed(tmp_path, store, lambda tx: tx.execute(harm))
     assert (report.findings[0].kind, report.findings[0].number) == (damage, number)
@@ -272,7 +272,7 @@ def _copy(folder: Path, there: Path) -> None:
     shutil.copytree(folder, there, ignore=shutil.ignore_patterns("audit-head-*", "older"))
 
 
-async def test_an_older_copy_that_was_put_back_is_noticed(tmp_path: Path) -> None:
+async def test_older_copy_that_was_put_back_is_noticed(tmp_path: Path) -> None:
     data, older = tmp_path / "data", tmp_path / "older"
     store = str(data / "audit.db")
     await record(data, store, 3)
@@ -284,7 +284,7 @@ async def test_an_older_copy_that_was_put_back_is_noticed(tmp_path: Path) -> Non
     assert "checkpoint 4 was written, but the last one is 2" in report.findings[0].description
 
 
-async def test_an_older_copy_that_was_written_to_since_is_noticed(
+async def test_older_copy_that_was_written_to_since_is_noticed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data, older = tmp_path / "data", tmp_path / "older"
@@ -432,7 +432,7 @@ async def test_audit_verifies_after_retention_removes_old_records(tmp_path: Path
     await record(tmp_path, store, 1)
 
 
-async def test_the_writer_cuts_by_itself(tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_writer_cuts_by_itself(tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     await record(tmp_path, store, 5)
     async with Database(store) as database:
         before = await database.read(lambda tx: tx.fetch_one(int, "select count(*) from audit_record"))

@@ -179,7 +179,7 @@ async def test_hostile_names_neither_execute_nor_forge_lines(
 
 
 @pytest.mark.parametrize("name", ["=1", " =1", "\u200b=1", "＝1", "\ufeff=1", "\r=1", "'=1", "a,b", 'a"b', "a=1"])
-def test_a_cell_is_never_a_formula(name: str) -> None:
+def test_cell_is_never_a_formula(name: str) -> None:
     row = UsageRow(name, 1, 0, None, 1.5, 2, 3)
     header, values = csv.reader(io.StringIO(format_csv([row])))
     assert header == ["name", "calls", "errors", "p50_ms", "p95_ms", "tokens_in", "tokens_out"]
@@ -196,7 +196,7 @@ def test_spreadsheets_that_separate_by_semicolon_find_no_formula_in_csv(name: st
         assert not cell.lstrip(' "').startswith(("=", "@"))
 
 
-def test_the_number_of_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "MAX_GROUPS", 10)
     records = [UsageRecord(method="tools/call", client=f"client{number} 1.0", outcome="ok") for number in range(50)]
     result = aggregate_usage(records, "client")

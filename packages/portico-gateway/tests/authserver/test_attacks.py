@@ -65,7 +65,7 @@ async def test_reused_refresh_token_revokes_the_grant(stand: Stand) -> None:
     ],
     ids=lambda wrong: next(iter(wrong)) + str(len(next(iter(wrong.values())))),
 )
-async def test_a_stolen_code_is_of_no_use(stand: Stand, wrong: dict[str, str]) -> None:
+async def test_stolen_code_is_of_no_use(stand: Stand, wrong: dict[str, str]) -> None:
     async with stand() as face:
         login = await face.login((await face.register())["client_id"])
         status, said = await login.redeem(**wrong)
@@ -84,7 +84,7 @@ async def test_another_client_cannot_redeem_or_revoke(stand: Stand) -> None:
         assert (await login.refresh(given["refresh_token"]))[0] == 200
 
 
-async def test_a_client_with_a_secret_has_to_show_it(stand: Stand) -> None:
+async def test_client_with_a_secret_has_to_show_it(stand: Stand) -> None:
     async with stand() as face:
         client = await face.register(token_endpoint_auth_method="client_secret_basic")
         login = await face.login(client["client_id"])
@@ -168,7 +168,7 @@ def test_only_loopback_has_free_ports() -> None:
         "http://localhost.evil.example/",
     ],
 )
-async def test_a_redirect_uri_that_cannot_be_trusted_is_not_registered(stand: Stand, uri: str) -> None:
+async def test_redirect_uri_that_cannot_be_trusted_is_not_registered(stand: Stand, uri: str) -> None:
     async with stand() as face:
         status, said = await face.post("/register", body=b'{"redirect_uris": ["' + uri.encode() + b'"]}')
         assert (status, said["error"]) == (400, "invalid_redirect_uri")
@@ -198,7 +198,7 @@ async def test_consent_page_shows_the_redirect_host(stand: Stand, uri: str, dest
         assert "Let Claude in?" not in seen.text
 
 
-def test_an_operator_may_register_any_scheme_that_is_not_dangerous() -> None:
+def test_operator_may_register_any_scheme_that_is_not_dangerous() -> None:
     client = OAuthClient(id="x", redirect_uris=validate_redirect_uris(["ourapp://done"], configured=True))
     assert matches_redirect_uri(client, "ourapp://done")
     assert not matches_redirect_uri(replace(client, kind="registered"), "ourapp://done")
@@ -208,7 +208,7 @@ def test_an_operator_may_register_any_scheme_that_is_not_dangerous() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"redirect_uris": 5}', b'{"redirect_uris": []}', b"[" * 30_000])
-async def test_a_registration_that_makes_no_sense_is_refused(stand: Stand, body: bytes) -> None:
+async def test_registration_that_makes_no_sense_is_refused(stand: Stand, body: bytes) -> None:
     async with stand() as face:
         status, said = await face.post("/register", body=body)
         assert status == 400 and said["error"].startswith("invalid_")
@@ -462,7 +462,7 @@ async def test_store_writer_cannot_forge_grants_for_another_user(stand: Stand) -
 
 
 @pytest.mark.parametrize("column", ["scope", "subject", "resource", "client", "identity"])
-async def test_a_grant_that_was_changed_gives_no_token(stand: Stand, column: str) -> None:
+async def test_grant_that_was_changed_gives_no_token(stand: Stand, column: str) -> None:
     async with stand() as face:
         login = await face.login((await face.register())["client_id"])
         _, given = await login.redeem()
@@ -481,7 +481,7 @@ def _grant_of(token: str) -> str:
     return str(msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))["gid"])
 
 
-async def test_keys_are_replaced_and_what_the_old_one_signed_stays_good(stand: Stand) -> None:
+async def test_rotated_keys_still_verify_old_signatures(stand: Stand) -> None:
     async with stand(key_rotation_interval="1h") as face:
         login = await face.login((await face.register())["client_id"])
         await login.redeem()

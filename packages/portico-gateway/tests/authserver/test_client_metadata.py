@@ -135,7 +135,7 @@ async def test_invalid_client_metadata_documents_are_rejected(stand: Stand, host
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "2130706433"])
-async def test_a_document_on_this_machine_is_not_fetched(stand: Stand, host: Documents, name: str) -> None:
+async def test_document_on_this_machine_is_not_fetched(stand: Stand, host: Documents, name: str) -> None:
     async with stand() as face:
         assert (await visited(face, f"https://{name}:{host.server_port}/client")).status == 400
         assert host.asked == []
@@ -206,7 +206,7 @@ async def test_host_is_resolved_once_and_every_address_is_checked(
         assert dialled == ["93.184.216.34"]
 
 
-async def test_a_host_that_does_not_answer_is_not_waited_for(
+async def test_host_that_does_not_answer_is_not_waited_for(
     stand: Stand, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_metadata, "FETCH_TIMEOUT_SECONDS", 0.2)

@@ -43,7 +43,7 @@ async def test_our_client_logs_in_and_steps_up(stand: Stand, revision: Any) -> N
             assert (await client.call_tool("whoami")).text == "anna by dcr with notes:read notes:write"
 
 
-async def test_a_token_that_ran_out_is_renewed_and_one_that_was_revoked_is_not(stand: Stand) -> None:
+async def test_expired_token_is_renewed_and_a_revoked_one_is_not(stand: Stand) -> None:
     async with stand(server=desk()) as face:
         store = MemoryStorage()
         oauth, visit = oauth_for(face.resource, store), visitor()

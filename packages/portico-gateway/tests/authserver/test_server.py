@@ -28,7 +28,7 @@ def claims_of(token: str) -> dict[str, Any]:
     return found
 
 
-async def test_a_client_registers_logs_in_refreshes_and_revokes(stand: Stand) -> None:
+async def test_client_registers_logs_in_refreshes_and_revokes(stand: Stand) -> None:
     async with stand() as face:
         client = await face.register()
         login = await face.login(client["client_id"], scope="notes:write unknown offline_access")
@@ -49,7 +49,7 @@ async def test_a_client_registers_logs_in_refreshes_and_revokes(stand: Stand) ->
         assert face.face.is_revoked(claims["gid"])
 
 
-async def test_the_metadata_is_where_clients_look(stand: Stand) -> None:
+async def test_metadata_is_where_clients_look(stand: Stand) -> None:
     async with stand() as face:
         browser = oidc.Browser()
         for path in ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"):

@@ -70,7 +70,7 @@ def test_preset_sets_its_issuer(said: dict[str, Any], issuer: str) -> None:
         ({**OURS, "issuer": "https://login.acme.example", "allow": []}, "allow is empty"),
     ],
 )
-def test_a_login_that_makes_no_sense_is_refused(said: dict[str, Any], text: str) -> None:
+def test_login_that_makes_no_sense_is_refused(said: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         parse_identity_provider(said)
 
@@ -88,7 +88,7 @@ def test_a_login_that_makes_no_sense_is_refused(said: dict[str, Any], text: str)
         ),
     ],
 )
-def test_a_face_that_makes_no_sense_is_refused(said: dict[str, Any], text: str) -> None:
+def test_face_that_makes_no_sense_is_refused(said: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         face_settings.parse_proxy_settings({**OURS, "issuer": "https://login.acme.example", **said})
 
@@ -147,7 +147,7 @@ def test_lookalike_identities_are_not_allowed(entry: str, claims: dict[str, Any]
         {"Email": "anna@acme.example"},
     ],
 )
-def test_an_email_address_that_is_not_verified_is_no_subject(claims: dict[str, Any]) -> None:
+def test_email_address_that_is_not_verified_is_no_subject(claims: dict[str, Any]) -> None:
     where = parse_identity_provider(
         {**OURS, "issuer": "https://login.acme.example", "allow": ["*"], "subject_claim": "email"}
     )
@@ -155,14 +155,14 @@ def test_an_email_address_that_is_not_verified_is_no_subject(claims: dict[str, A
         identity_from_claims(where, {"sub": "8", **claims})
 
 
-def test_a_provider_that_lets_in_no_one_is_a_mistake() -> None:
+def test_provider_that_lets_in_no_one_is_a_mistake() -> None:
     server = Server("desk", auth=GitHubProvider(client_id="id", base_url="https://desk.example", allow=[]))
     with pytest.raises(UsageError, match="anyone can create an account"):
         _ = server.auth
 
 
 @pytest.mark.parametrize(("given", "path"), [({}, "/auth/callback"), ({"redirect_path": "/back"}, "/back")])
-def test_the_redirect_path_of_a_fastmcp_provider_is_served(
+def test_redirect_path_of_a_fastmcp_provider_is_served(
     given: dict[str, str], path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PORTICO_DATA", str(tmp_path))
@@ -174,7 +174,7 @@ def test_the_redirect_path_of_a_fastmcp_provider_is_served(
     assert ("GET", path) in {(page.method, page.path) for page in server.custom_routes}
 
 
-def test_a_callback_path_is_a_path() -> None:
+def test_callback_path_is_a_path() -> None:
     with pytest.raises(UsageError, match="callback_path must be a path"):
         parse_identity_provider({**OURS, "issuer": "https://login.acme.example", "callback_path": "back"})
 

@@ -73,7 +73,7 @@ def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str
     return status, found.out, found.err
 
 
-def test_the_rule_that_decided_is_named(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rule_that_decided_is_named(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
     about = ["--tool", "github.delete_repo", "--arguments", '{"repo": "main"}', str(rules)]
     status, out, _ = said(["explain", "--principal", "olga", "--group", "ops", *about], capsys)
     assert status == 0 and "rule 1 (operators): allows it" in out and "Delete main?" in out
@@ -85,7 +85,7 @@ def test_the_rule_that_decided_is_named(rules: Path, capsys: pytest.CaptureFixtu
     assert status == 1 and "repo:write" in out
 
 
-def test_a_server_of_ones_own_is_explained_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_of_ones_own_is_explained_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "own_server.py"
     path.write_text(
         "from portico import Server\nfrom portico.extend import configure_access\nserver = Server('own')\n"
@@ -116,7 +116,7 @@ def test_policy_tests_are_read_from_the_file_or_next_to_it(rules: Path, capsys: 
         ("rule =", ("TOML",)),
     ],
 )
-def test_a_bad_file_is_a_clear_mistake(
+def test_bad_file_is_a_clear_mistake(
     text: str, words: tuple[str, ...], rules: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rules.write_text(text)
@@ -161,7 +161,7 @@ def test_scripts_of_the_code_face_are_reported_which_rule_they_need(
     assert "→ allowed" in capsys.readouterr().out
 
 
-def test_a_face_whose_scripts_no_rule_allows_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_code_mode_without_an_allowing_rule_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     for rule, words in (("shop.*", "no access rule allows scripts"), ("code.*", "")):
         caplog.clear()
         server = Server("shop")
@@ -174,7 +174,7 @@ def test_a_face_whose_scripts_no_rule_allows_is_reported(caplog: pytest.LogCaptu
         assert words in caplog.text and bool(words) == bool(caplog.text)
 
 
-def test_a_rule_about_scripts_means_something(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rule_about_scripts_means_something(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text('[[rule]]\ntool = "code.*"\n[[rule]]\nname = "typo"\ntool = "cod.*"\n')
     with pytest.raises(SystemExit):

@@ -136,7 +136,7 @@ async def test_each_user_connects_and_uses_their_own_account(place: Any, revisio
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_the_first_request_of_all_may_be_a_call(place: Any, revision: Any) -> None:
+async def test_first_request_of_all_may_be_a_call(place: Any, revision: Any) -> None:
     async with place() as at, at.client("anna", protocol_version=revision) as anna:
         assert (await anna.call_tool("notes_mine")).text == "notes of anna-elsewhere"
         assert len(at.links) == 1
@@ -168,7 +168,7 @@ async def test_connect_page_shows_user_and_upstream(place: Any) -> None:
         assert page.headers["x-frame-options"] == "DENY"
 
 
-async def test_a_link_that_was_forwarded_connects_nobody(place: Any) -> None:
+async def test_forwarded_link_connects_no_account(place: Any) -> None:
     """Mallory sends Anna his own link, to get at her notes; and finds hers, to put his notes in their place."""
     async with place() as at:
         connector = at.standing.server.account_connector
@@ -215,7 +215,7 @@ def until_question(browser: oidc.Browser, link: str) -> oidc.PageResponse:
     raise AssertionError(seen.url)
 
 
-async def test_a_token_is_renewed_ahead_once_for_all_processes(
+async def test_token_is_renewed_ahead_once_for_all_processes(
     place: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with place(store=f"sqlite://{tmp_path}/store.db") as at, at.client("anna") as anna:
@@ -231,7 +231,7 @@ async def test_a_token_is_renewed_ahead_once_for_all_processes(
         assert (await anna.call_tool("notes_mine")).text == "notes of anna-elsewhere"
 
 
-async def test_a_credential_is_bound_to_the_url_of_its_upstream(place: Any) -> None:
+async def test_credential_is_bound_to_the_url_of_its_upstream(place: Any) -> None:
     """An alias may be given to another server, which must not see what users stored for the first."""
     async with place() as at, at.client("anna") as anna:
         await anna.call_tool("notes_connect_account")
@@ -252,7 +252,7 @@ async def test_a_credential_is_bound_to_the_url_of_its_upstream(place: Any) -> N
         assert (await anna.call_tool("notes_mine")).text == "notes of anna-elsewhere"
 
 
-async def test_a_configured_client_is_bound_to_its_first_issuer() -> None:
+async def test_configured_client_is_bound_to_its_first_issuer() -> None:
     """An upstream that names another issuer later does not get the client's secret sent there."""
     client = ClientRegistration(client_id="desk", client_secret="s")
     account = UpstreamAccount(alias="notes", url="https://notes.example/mcp", client=client)
@@ -293,7 +293,7 @@ async def test_users_of_another_issuer_log_in_at_connect_pages(login_issuer: str
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
-async def test_a_link_of_one_process_can_be_opened_at_another(
+async def test_link_of_one_process_can_be_opened_at_another(
     place: Any, stand: Stand, engine: str, tmp_path: Any, request: pytest.FixtureRequest, monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("PORTICO_ENCRYPTION_KEYS", "a key that both of them have")

@@ -125,12 +125,12 @@ async def shown_for(url: str, token: str) -> str:
         return (await client.call_tool("up_shown")).text
 
 
-async def test_a_static_header(service: TokenService) -> None:
+async def test_static_header(service: TokenService) -> None:
     async with between(service, type="static_header", value="Bearer static:one") as (url, _):
         assert await shown_for(url, "anna") == "static:one"
 
 
-async def test_a_token_for_ourselves(service: TokenService) -> None:
+async def test_token_for_ourselves(service: TokenService) -> None:
     async with between(service, type="client_credentials", client_id="us", client_secret="secret") as (url, _):
         assert {await shown_for(url, name) for name in ("anna", "ben")} == {"for:ourselves"}
         assert [form["grant_type"] for form in service.forms] == ["client_credentials"]
@@ -155,7 +155,7 @@ async def test_token_exchange_is_separate_per_caller(service: TokenService, kind
         assert {form["resource"] for form in exchanged} == {upstream}
 
 
-async def test_the_first_request_of_all_may_be_a_call(service: TokenService) -> None:
+async def test_first_request_of_all_may_be_a_call(service: TokenService) -> None:
     auth = {"type": "token_exchange", "issuer": service.issuer, "client_id": "us", "client_secret": "secret"}
     async with between(service, **auth) as (url, _), Client(url, auth="anna") as client:
         assert (await client.call_tool("up_shown")).text == "for:anna"
@@ -171,7 +171,7 @@ API = {
 
 
 @pytest.mark.parametrize("kind", ["client_credentials", "token_exchange", "token_passthrough"])
-async def test_an_api_of_a_document_is_shown_the_same_credentials(
+async def test_api_of_a_document_is_shown_the_same_credentials(
     service: TokenService, kind: str, tmp_path: Path
 ) -> None:
     api = f"{service.issuer}/api"
@@ -205,7 +205,7 @@ async def test_an_api_of_a_document_is_shown_the_same_credentials(
                     await client.call_tool("crm_shown")
 
 
-async def test_a_token_is_passed_on_only_where_its_audience_names_the_upstream(service: TokenService) -> None:
+async def test_token_is_passed_on_only_where_its_audience_names_the_upstream(service: TokenService) -> None:
     async with between(service, type="token_passthrough") as (url, upstream):
         assert await shown_for(url, f"anna@{upstream}") == f"anna@{upstream}"
         for audience in ("https://elsewhere.example/mcp", "urn:gateway", upstream + "er"):

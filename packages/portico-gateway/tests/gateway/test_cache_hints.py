@@ -39,7 +39,7 @@ PUBLIC: dict[str, Any] = {"cache": CacheHint(60_000, "public")}
         (PUBLIC, {}, "private", 0),
     ],
 )
-async def test_a_list_is_as_good_as_its_parts(a: Any, b: Any, scope: str, most: int) -> None:
+async def test_list_is_as_good_as_its_parts(a: Any, b: Any, scope: str, most: int) -> None:
     gateway = Gateway({"a": upstream("a", **a), "b": upstream("b", **b)}, max_result_tokens=0)
     async with gateway.lifespan():
         said = await listed(gateway)

@@ -94,7 +94,7 @@ async def test_unlisted_components_are_indistinguishable_from_missing_ones(liste
             await ask(gateway, "resources/read", BOB, uri="notes://erase")
 
 
-async def test_a_name_that_two_want_leads_to_the_one_that_the_caller_is_shown() -> None:
+async def test_conflicting_name_resolves_to_the_visible_component() -> None:
     """Without prefixes: the first upstream hides its own from most."""
     first, second = Server("first"), Server("second")
     first.tool(name="work", auth=require_scopes("admin"))(lambda: "first")
@@ -270,7 +270,7 @@ async def test_catalog_that_becomes_private_is_separate_per_caller() -> None:
         assert await shown(gateway, LOCAL) == ["a_secret"]
 
 
-async def test_a_private_list_that_fails_is_not_shown_to_all_with_the_public_ones() -> None:
+async def test_private_list_that_fails_is_not_shown_to_all_with_the_public_ones() -> None:
     failing = False
 
     async def handler(call: Call) -> Any:

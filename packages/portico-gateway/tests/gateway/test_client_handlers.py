@@ -57,7 +57,7 @@ def gateway(folder: Path, below: Any, **answers: Any) -> Gateway:
 
 @pytest.mark.parametrize("below", ["2025-11-25", "2026-07-28"])
 @pytest.mark.parametrize("above", ["2025-11-25", "2026-07-28"])
-async def test_the_gateway_answers_itself(folder: Path, below: Any, above: Any) -> None:
+async def test_gateway_answers_itself(folder: Path, below: Any, above: Any) -> None:
     answers = {"roots": ["file:///srv/share"], "sampling": f"{folder / 'model.py'}:answer"}
     async with Client(gateway(folder, below, **answers), protocol_version=above) as client:
         assert (await client.call_tool("a_roots")).text == "file:///srv/share"
@@ -65,7 +65,7 @@ async def test_the_gateway_answers_itself(folder: Path, below: Any, above: Any) 
 
 
 @pytest.mark.parametrize("below", ["2025-11-25", "2026-07-28"])
-async def test_a_question_is_refused_clearly(folder: Path, below: Any) -> None:
+async def test_question_is_refused_clearly(folder: Path, below: Any) -> None:
     async with Client(gateway(folder, below, sampling="reject"), sampling_handler=lambda params: "mine") as client:
         with pytest.raises(Exception, match=r"(?i)sampling"):
             await client.call_tool("a_sample")

@@ -59,7 +59,7 @@ async def test_add_remove_and_services_mean_the_same_on_a_gateway(make: Callable
         server.add("alias", echo())  # type: ignore[call-arg]
 
 
-async def test_an_upstream_is_added_and_removed_by_its_alias() -> None:
+async def test_upstream_is_added_and_removed_by_its_alias() -> None:
     gateway = Gateway(max_result_tokens=0)
     gateway.add_upstream("one", echo())
     assert await tools(gateway) == {"one_say"}

@@ -293,7 +293,7 @@ async def test_connections_of_a_caller_with_many_are_closed_first() -> None:
 ASKS = PROGRAMS / "elicitation_server.py"
 
 
-async def test_parked_call_is_not_ended_for_a_caller_who_has_more() -> None:
+async def test_suspended_call_is_not_evicted_for_a_caller_with_more() -> None:
     gateway = Gateway()
     gateway.add_upstream("one", [sys.executable, str(ASKS)], protocol_version=REVISION, max_connections=4)
     able = ClientCapabilities(elicitation={"form": {}})

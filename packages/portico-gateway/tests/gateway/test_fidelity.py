@@ -87,7 +87,7 @@ async def test_results_are_the_same_bytes(folder: Path, revision: Any) -> None:
             assert bytes(through) == bytes(await direct(called(f"{number}", "say", revision))) == text.encode()
 
 
-async def test_a_result_of_an_older_server_lacks_only_what_is_new(folder: Path) -> None:
+async def test_result_of_an_older_server_lacks_only_new_fields(folder: Path) -> None:
     text = a_result(random.Random(3), old=True)
     (folder / "x").write_text(text)
     gateway = Gateway({"one": [sys.executable, SERVER, str(folder), "old"]}, max_result_tokens=0)
@@ -108,7 +108,7 @@ async def test_unknown_members_of_newer_results_are_preserved(folder: Path) -> N
 
 @pytest.mark.parametrize("old", [True, False])
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-11-25", "2026-07-28"])
-async def test_a_listed_tool_is_the_same_but_for_its_name(folder: Path, revision: Any, old: bool) -> None:
+async def test_listed_tool_is_the_same_but_for_its_name(folder: Path, revision: Any, old: bool) -> None:
     gateway = Gateway({"one": [sys.executable, SERVER, str(folder), *(["old"] if old else [])]}, max_result_tokens=0)
     async with gateway.lifespan():
         page = await gateway(Call(method="tools/list", params=Raw(b"{}"), id=1, protocol_version=revision))

@@ -95,6 +95,6 @@ def test_forwarding_of_credential_headers_raises_usage_error(forward: Any, what:
         Gateway().add_upstream("a", "https://a.example/mcp", forward_headers=forward)
 
 
-def test_a_command_has_no_headers() -> None:
+def test_command_has_no_headers() -> None:
     with pytest.raises(UsageError, match="with a url"):
         Gateway().add_upstream("a", ["x"], forward_headers=["x-tenant"])

@@ -271,7 +271,7 @@ def conversation(request: pytest.FixtureRequest, connects: dict[str, Connect]) -
 
 
 @pytest.mark.parametrize("number", range(len(UPSTREAMS) // UPSTREAM_STEP))
-def test_a_message_stays_one_message_with_equal_content(conversation: Conversation, number: int) -> None:
+def test_message_stays_one_message_with_equal_content(conversation: Conversation, number: int) -> None:
     alias = conversation.upstreams[number]
 
     @settings(max_examples=5, database=None)

@@ -84,7 +84,7 @@ async def test_structured_content_that_cannot_be_shortened_is_an_error_with_the_
         assert read.content[0].text == "id 49999"
 
 
-async def test_an_upstream_has_its_own_budget_and_declares_it() -> None:
+async def test_upstream_has_its_own_budget_and_declares_it() -> None:
     gateway = Gateway()
     gateway.add_upstream("tight", upstream(), max_result_tokens=1_000)
     gateway.add_upstream("free", upstream(), max_result_tokens=0)

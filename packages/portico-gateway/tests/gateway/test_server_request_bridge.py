@@ -45,7 +45,7 @@ async def test_in_process_server_can_send_requests(above: Any) -> None:
 
 
 @pytest.mark.parametrize("above", ERAS)
-async def test_a_person_may_take_longer_than_a_call(above: Any) -> None:
+async def test_person_may_take_longer_than_a_call(above: Any) -> None:
     """While somebody thinks no deadline runs, and afterwards it does again."""
     gateway = gateway_to("2025-11-25")
 
@@ -158,7 +158,7 @@ async def test_request_state_is_valid_once_for_its_principal() -> None:
             await gateway(called(**state, **answers))
 
 
-async def test_a_parked_call_that_is_ended_leaves_nothing_behind() -> None:
+async def test_parked_call_that_is_ended_leaves_nothing_behind() -> None:
     gateway = gateway_to("2025-11-25")
     async with gateway.lifespan():
         await gateway.wait_until_listed(20)

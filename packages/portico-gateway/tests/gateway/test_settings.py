@@ -26,7 +26,7 @@ SERVER = str(PROGRAMS / "elicitation_server.py")
 ONE = {"command": sys.executable, "args": [SERVER]}
 
 
-def test_an_mcp_json_is_a_gateway() -> None:
+def test_mcp_json_is_a_gateway() -> None:
     said = {
         "mcpServers": {"a": {"command": "x", "args": ["y"], "alwaysAllow": []}, "b": {"url": "https://b.example/mcp"}}
     }
@@ -56,7 +56,7 @@ def test_serve_refuses_an_mcp_json_without_servers(
     assert load_settings(file, SecretResolver()).upstreams == {}
 
 
-def test_a_toml_says_more(tmp_path: Path) -> None:
+def test_toml_says_more(tmp_path: Path) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text(
         """
@@ -102,7 +102,7 @@ def test_invalid_settings_name_the_file_and_the_problem(tmp_path: Path, text: st
     assert what in str(told.value)
 
 
-def test_a_secret_is_put_in_and_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_is_put_in_and_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN_OF_A", "hunter2hunter2")
     (tmp_path / "key").write_text("correct horse\n")
     secrets = SecretResolver()
@@ -114,7 +114,7 @@ def test_a_secret_is_put_in_and_masked(tmp_path: Path, monkeypatch: pytest.Monke
     assert secrets.mask("hunter2hunter2 and correct horse") == "*** and ***"
 
 
-async def test_a_secret_is_masked_in_what_is_reported(
+async def test_secret_is_masked_in_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("TOKEN_OF_A", "hunter2hunter2")
@@ -132,7 +132,7 @@ async def test_a_secret_is_masked_in_what_is_reported(
     assert "hunter2hunter2" not in caplog.text
 
 
-async def test_a_missing_secret_is_the_trouble_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_secret_is_the_trouble_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOT_THERE", raising=False)
     gateway = Gateway(
         {"mcpServers": {"a": {"command": "x", "env": {"KEY": "${env:NOT_THERE}"}}, "one": ONE}}, max_result_tokens=0
@@ -142,7 +142,7 @@ async def test_a_missing_secret_is_the_trouble_of_one(monkeypatch: pytest.Monkey
     assert "NOT_THERE is not set" in gateway.status()[0]["error"]
 
 
-async def test_a_client_of_several_servers(tmp_path: Path) -> None:
+async def test_client_of_several_servers(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {"one": ONE, "two": ONE}}))
     for target in (str(file), json.loads(file.read_text())):
@@ -152,7 +152,7 @@ async def test_a_client_of_several_servers(tmp_path: Path) -> None:
             assert (await client.call_tool("two_add", {"a": 1, "b": 2})).text == "3"
 
 
-async def test_the_same_resource_of_two_has_two_addresses() -> None:
+async def test_same_resource_of_two_has_two_addresses() -> None:
     gateway = Gateway({"mcpServers": {"one": ONE, "two": ONE}}, max_result_tokens=0)
     async with Client(gateway) as client:
         uris = {str(one.uri) for one in await client.list_resources()}
@@ -175,7 +175,7 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_changed_file_is_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_changed_file_is_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateways, "WATCH_SECONDS", 0.05)
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {"one": ONE}}))

@@ -58,7 +58,7 @@ async def test_skills_are_not_declared_without_skills() -> None:
             await list_skills(client)
 
 
-async def test_a_directory_does_not_list_what_a_view_excludes(tmp_path: Path) -> None:
+async def test_directory_omits_components_excluded_by_a_view(tmp_path: Path) -> None:
     one = serving(tmp_path, "one", {"maps": "maps"})
     (tmp_path / "one" / "maps" / "references" / "SECRET.md").write_text("secret")
     gateway = Gateway({"one": one})

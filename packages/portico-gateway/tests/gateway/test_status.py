@@ -67,7 +67,7 @@ def broken() -> Gateway:
     return Gateway({"a": upstream(), "b": [sys.executable, "-c", DYING]})
 
 
-async def test_the_status_is_for_the_operator_alone() -> None:
+async def test_status_is_for_the_operator_alone() -> None:
     async with Served(broken(), operator_token="op-token") as served:
         async with Client(f"{served.url}/mcp") as client:
             await client.call_tool("a_work")
@@ -86,7 +86,7 @@ async def test_status_requires_a_token() -> None:
         assert (await served.get("/gateway/status"))[0] == 403
 
 
-async def test_a_probe_has_a_line_for_each_upstream() -> None:
+async def test_probe_has_a_line_for_each_upstream() -> None:
     async with Served(broken()) as served:
         async with Client(f"{served.url}/mcp") as client:
             await client.list_tools()
@@ -96,7 +96,7 @@ async def test_a_probe_has_a_line_for_each_upstream() -> None:
         assert lines[2].startswith("b: unavailable since") and "KEY-42" not in said
 
 
-async def test_a_probe_without_a_token_learns_only_whether_it_is_ready() -> None:
+async def test_probe_without_a_token_learns_only_whether_it_is_ready() -> None:
     gateway = Gateway({"b": [sys.executable, "-c", DYING]})
     async with Served(gateway, token="secret") as served:
         async with Client(f"{served.url}/mcp", auth="secret") as client:
@@ -221,7 +221,7 @@ async def test_not_ready_until_every_upstream_was_tried_once(tmp_path: Path) -> 
         assert {'portico_upstream_up{upstream="slow"} 1', 'portico_upstream_up{upstream="dead"} 0'} <= set(metrics)
 
 
-def test_an_upstream_that_was_not_tried_is_shown_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_upstream_that_was_not_tried_is_shown_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     report = Gateway({"dead": ["/there/is/no/such/program"]}).status_report()
     assert [(one["state"], one["up"]) for one in report["upstreams"]] == [("not tried", False)]

@@ -36,7 +36,7 @@ def client_of(gateway: Gateway, revision: Any, **options: Any) -> Client:
 
 @pytest.mark.parametrize("below", [*ERAS, "here"])
 @pytest.mark.parametrize("above", ERAS)
-async def test_a_task_goes_through(above: str, below: str) -> None:
+async def test_task_goes_through(above: str, below: str) -> None:
     from support.programs.task_server import server
 
     gateway = Gateway({"one": server}) if below == "here" else gateway_to(below)
@@ -61,7 +61,7 @@ async def test_a_task_goes_through(above: str, below: str) -> None:
 
 @pytest.mark.parametrize("below", ERAS)
 @pytest.mark.parametrize("above", ERAS)
-async def test_the_task_of_another_principal_is_unknown(above: str, below: str) -> None:
+async def test_task_of_another_principal_is_unknown(above: str, below: str) -> None:
     gateway = gateway_to(below, isolation="shared")
     async with (
         client_of(gateway, above, principal="ada") as ada,
@@ -81,7 +81,7 @@ async def test_the_task_of_another_principal_is_unknown(above: str, below: str) 
 
 
 @pytest.mark.parametrize("below", ERAS)
-async def test_a_client_without_tasks_calls_what_has_to_be_one(below: str) -> None:
+async def test_client_without_tasks_calls_a_task_only_tool(below: str) -> None:
     """One of 2026-07-28 is told what it needs; for one that could not have it the gateway waits."""
     gateway = gateway_to(below)
     async with client_of(gateway, "2025-06-18") as client:
@@ -144,7 +144,7 @@ async def test_tasks_are_advertised_where_an_upstream_has_them(below: str) -> No
 
 
 @pytest.mark.parametrize("below", ERAS)
-async def test_a_listener_hears_of_a_task(below: str) -> None:
+async def test_listener_hears_of_a_task(below: str) -> None:
     gateway = gateway_to(below)
     async with client_of(gateway, "2026-07-28") as client:
         await gateway.wait_until_listed(20)

@@ -104,7 +104,7 @@ async def test_changed_tools_are_withheld_until_approved(tmp_path: Path, capsys:
     assert await asyncio.to_thread(place.run, "diff") == 0
 
 
-async def test_a_running_gateway_shows_what_was_approved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_running_gateway_serves_approved_definitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateways, "WATCH_SECONDS", 0.05)
     place = Place(tmp_path, 'pinning = "enforce"')
     assert await place.names() == {"a_look", "a_greet"}
@@ -189,7 +189,7 @@ PROMPT = {"name": "greet", "arguments": [{"name": "a"}]}
         ("prompts", PROMPT, {"description": "Greets."}, "  words: prompt.description: the description has changed"),
     ],
 )
-def test_a_changed_definition_is_explained(kind: str, was: dict[str, Any], change: dict[str, Any], line: str) -> None:
+def test_changed_definition_is_explained(kind: str, was: dict[str, Any], change: dict[str, Any], line: str) -> None:
     shown = list(pins.difference(ToolPin("a", kind, was["name"], was, {**was, **change})))
     assert shown[0] == f"a.{was['name']}: changed"
     assert shown[1].startswith(line)
@@ -212,7 +212,7 @@ async def test_older_pins_do_not_approve_members_they_omit(tmp_path: Path, caplo
     assert "older version" not in caplog.text
 
 
-async def test_a_warning_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_warning_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     place = Place(tmp_path, 'pinning = "warn"')
     assert await place.names() == {"a_look", "a_greet"}
     place.say("Looks otherwise.", "more")
@@ -239,7 +239,7 @@ CONTRACTS_LOCK = '{"lock": 2, "kind": "contracts", "contract": "1.0.0"}'
 
 
 @pytest.mark.parametrize("change", ["{", '{"lock": 3}', '{"lock": 2}', CONTRACTS_LOCK, "damaged"])
-async def test_a_lock_that_makes_no_sense_is_not_ignored(tmp_path: Path, change: str) -> None:
+async def test_lock_that_makes_no_sense_is_not_ignored(tmp_path: Path, change: str) -> None:
     place = Place(tmp_path, 'pinning = "enforce"')
     await place.names()
     text: Any = place.lock.read_text().replace("Looks.", "Lies.") if change == "damaged" else change
@@ -269,7 +269,7 @@ async def test_contracts_lock_next_to_a_gateway_is_ignored(tmp_path: Path) -> No
     assert (tmp_path / "contracts.lock").read_text() == CONTRACTS_LOCK
 
 
-async def test_an_unreadable_file_with_the_old_name_is_an_error(tmp_path: Path) -> None:
+async def test_unreadable_file_with_the_old_name_is_an_error(tmp_path: Path) -> None:
     place = Place(tmp_path, 'pinning = "enforce"')
     (tmp_path / "contracts.lock").write_text('{"lock": 2, "upstreams": {')
     with pytest.raises(UsageError, match=r"contracts\.lock: expected a lock file of kind 'pins'"):

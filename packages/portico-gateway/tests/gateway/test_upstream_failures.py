@@ -58,7 +58,7 @@ async def listed(client: Client, name: str) -> None:
 
 @pytest.mark.parametrize("revision", [SUPPORTED_PROTOCOL_VERSIONS[-2], SUPPORTED_PROTOCOL_VERSIONS[-1]])
 @pytest.mark.parametrize("how", BROKEN)
-async def test_a_broken_one_harms_no_other(how: str, revision: Any) -> None:
+async def test_broken_one_harms_no_other(how: str, revision: Any) -> None:
     gateway = Gateway({"broken": BROKEN[how], "one": SERVER}, max_result_tokens=0)
     async with Client(gateway, protocol_version=revision) as client:
         await listed(client, "one_add")
@@ -68,7 +68,7 @@ async def test_a_broken_one_harms_no_other(how: str, revision: Any) -> None:
     assert not states["broken"]["listed"]
 
 
-async def test_a_call_to_a_dead_one_fails_at_once_and_says_why(tmp_path: Path) -> None:
+async def test_call_to_a_dead_one_fails_at_once_and_says_why(tmp_path: Path) -> None:
     """Its tools are listed all the same."""
     flag = tmp_path / "dead"
     gateway = Gateway({"mortal": [sys.executable, str(mortal(tmp_path)), str(flag)]}, max_result_tokens=0)
@@ -132,7 +132,7 @@ for line in sys.stdin:
 """
 
 
-async def test_one_that_refuses_to_begin_is_away() -> None:
+async def test_upstream_that_rejects_initialization_is_unavailable() -> None:
     gateway = Gateway({"a": [sys.executable, "-c", REFUSES]}, max_result_tokens=0)
     async with Client(gateway) as client:
         await client.list_tools()
@@ -141,7 +141,7 @@ async def test_one_that_refuses_to_begin_is_away() -> None:
         assert (state["up"], state["error"]) == (False, "no licence")
 
 
-async def test_a_list_that_is_refused_hides_no_other() -> None:
+async def test_list_that_is_refused_hides_no_other() -> None:
     gateway = Gateway({"a": [sys.executable, "-c", ONE_LIST]}, max_result_tokens=0)
     async with Client(gateway) as client:
         await listed(client, "a_work")
@@ -182,7 +182,7 @@ async def test_many_calls_wait_for_one_attempt_to_connect(tmp_path: Path, monkey
         assert len(attempts) == 1
 
 
-async def test_a_first_list_waits_once_for_one_that_hangs() -> None:
+async def test_first_list_waits_once_for_a_hanging_upstream() -> None:
     gateway = Gateway({"hangs": BROKEN["hangs"]}, max_result_tokens=0)
     async with Client(gateway) as client:
         await client.list_tools()
@@ -199,7 +199,7 @@ async def test_child_stderr_is_logged_and_not_sent_to_clients(caplog: pytest.Log
         assert "my own" not in str(gateway._router.upstreams["says"].health.shared.unavailable_error("says"))
 
 
-async def test_an_upstream_can_be_removed_before_anything_runs() -> None:
+async def test_upstream_can_be_removed_before_anything_runs() -> None:
     gateway = Gateway({"one": SERVER}, max_result_tokens=0)
     gateway.remove_upstream("one")
     async with Client(gateway) as client:

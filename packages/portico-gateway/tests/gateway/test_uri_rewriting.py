@@ -41,7 +41,7 @@ def upstream(name: str) -> Server:
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 @pytest.mark.parametrize("uri", [*URIS, "file:///a.txt"])
-async def test_a_link_leads_to_the_upstream_that_gave_it(uri: str, revision: Any) -> None:
+async def test_link_leads_to_the_upstream_that_gave_it(uri: str, revision: Any) -> None:
     gateway = Gateway({"one": upstream("one"), "two": upstream("two")}, max_result_tokens=0)
     async with Client(gateway, protocol_version=revision) as client:
         for name in ("one", "two"):
@@ -53,7 +53,7 @@ async def test_a_link_leads_to_the_upstream_that_gave_it(uri: str, revision: Any
             assert str(read.uri) == str(link.uri)
 
 
-async def test_the_page_of_a_tool_is_that_of_its_upstream() -> None:
+async def test_page_of_a_tool_is_that_of_its_upstream() -> None:
     async with Client(Gateway({"one": upstream("one"), "two": upstream("two")}, max_result_tokens=0)) as client:
         pages = {tool.name: tool.meta["ui"]["resourceUri"] for tool in await client.list_tools()}
         assert pages == {"one_link": "ui://page/main", "two_link": "ui://two/page/main"}
@@ -89,7 +89,7 @@ def test_only_addresses_are_written_again() -> None:
         ("[]", None),
     ],
 )
-def test_the_address_of_a_page(meta: str, known: str | None) -> None:
+def test_address_of_a_page(meta: str, known: str | None) -> None:
     found = rewrite_meta_uris(Raw(meta.encode()), lambda uri: exposed_uri("two", uri))
     assert (None if found is None else bytes(found).decode()) == known
 
@@ -114,5 +114,5 @@ def test_any_result_is_forwarded_unchanged(method: str, said: Any) -> None:
 
 
 @given(st.sampled_from(["a", "two", "x-y"]), st.text(min_size=1))
-def test_the_two_functions_undo_each_other(alias: str, uri: str) -> None:
+def test_two_functions_undo_each_other(alias: str, uri: str) -> None:
     assert upstream_uri(alias, exposed_uri(alias, uri)) == uri

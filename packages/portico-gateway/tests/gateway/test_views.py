@@ -60,7 +60,7 @@ async def names(target: Any, **options: Any) -> set[str]:
         return {tool.name for tool in await client.list_tools()}
 
 
-async def test_a_view_lists_its_part() -> None:
+async def test_view_lists_its_part() -> None:
     found = gateway()
     assert await names(found) == {"own", "a_list_things", "a_delete_thing", "b_list_things", "b_delete_thing"}
     assert await names(found.views["ops"]) == {"a_list_things", "a_delete_thing"}
@@ -116,7 +116,7 @@ async def test_each_view_has_its_path(revision: Any) -> None:
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_change_is_reported_where_it_is_seen(revision: Any) -> None:
+async def test_change_is_reported_where_it_is_seen(revision: Any) -> None:
     """One that listens to another part of the server hears nothing of it."""
     a, b = upstream("a"), upstream("b")
     found = Gateway({"a": a, "b": b}, max_result_tokens=0)
@@ -165,7 +165,7 @@ def file(tmp_path: Path, more: str = "") -> Path:
     return found
 
 
-async def test_a_view_is_served_on_stdio(tmp_path: Path) -> None:
+async def test_view_is_served_on_stdio(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "portico", "serve", str(file(tmp_path)), "--view", "ops"]
     async with Client([*command, "--data", str(tmp_path)]) as client:
         names: list[str] = []
@@ -177,7 +177,7 @@ async def test_a_view_is_served_on_stdio(tmp_path: Path) -> None:
         assert (await client.call_tool("a_add", {"a": 1, "b": 2})).text == "3"
 
 
-async def test_a_face_of_a_view_is_served_on_stdio(tmp_path: Path) -> None:
+async def test_face_of_a_view_is_served_on_stdio(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "portico", "serve", str(file(tmp_path)), "--view", "ops", "--tool-search"]
     async with asyncio.timeout(30), Client([*command, "--data", str(tmp_path)]) as client:
         assert [tool.name for tool in await client.list_tools()] == ["read_result", "find_tools", "call_tool"]
@@ -207,13 +207,13 @@ def test_invalid_view_settings_raise_usage_error(tmp_path: Path, more: str, what
     assert what in str(told.value)
 
 
-def test_a_view_that_is_not_there_is_not_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_view_that_is_not_there_is_not_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["serve", str(file(tmp_path)), "--view", "opps"])
     assert "unknown view 'opps'" in capsys.readouterr().err
 
 
-async def test_a_task_sees_no_more_than_the_view_it_was_begun_through() -> None:
+async def test_task_sees_no_more_than_the_view_it_was_begun_through() -> None:
     found = gateway()
     seen: list[Any] = []
 

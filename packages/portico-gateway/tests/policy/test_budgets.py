@@ -151,7 +151,7 @@ async def test_tokens_of_arguments_and_results_count() -> None:
         assert about["budget"] == "tokens"
 
 
-async def test_the_result_of_a_nested_call_counts_once() -> None:
+async def test_result_of_a_nested_call_counts_once() -> None:
     server = limited(house(), {"tokens_per_month": 100_000, "tool": "house.*"})
     async with Client(server, principal=ANN) as client:
         for _ in range(5):
@@ -172,7 +172,7 @@ def budget_file() -> str:
     return os.path.join(os.environ["PORTICO_DATA"], "budgets.db")
 
 
-async def test_a_call_may_cost_more() -> None:
+async def test_call_may_cost_more() -> None:
     server = limited(house(), {"calls_per_month": 10, "tool": "*", "cost": {"house.echo": 4}})
     async with Client(server, principal=ANN) as client:
         assert await allowed(client, 5) == 2
@@ -188,7 +188,7 @@ async def test_budgets_of_upstreams_count_in_a_gateway() -> None:
         assert not (await client.call_tool("two_echo", raise_on_error=False)).is_error
 
 
-async def test_a_budget_survives_a_restart_and_a_change_of_the_file() -> None:
+async def test_budget_survives_a_restart_and_a_change_of_the_file() -> None:
     first = limited(house(), {"calls_per_month": 5, "name": "free"})
     async with Client(first, principal=ANN) as client:
         assert await allowed(client, 3) == 3
@@ -238,7 +238,7 @@ def test_several_worker_processes_share_a_budget(tmp_path: Path) -> None:
     assert 285 <= done <= 300
 
 
-async def test_a_killed_process_loses_at_most_a_hundredth(url: str) -> None:
+async def test_killed_process_loses_at_most_a_hundredth(url: str) -> None:
     killed = limiter(url, calls_per_month=1000)
     lifespan = killed.lifespan()
     await lifespan.__aenter__()
@@ -294,7 +294,7 @@ async def test_without_its_store_a_process_counts_alone_and_reports_later(
         assert await count(other, 1) == 0
 
 
-async def test_a_new_month_has_the_whole_budget(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_new_month_has_the_whole_budget(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     own = limiter(url, calls_per_month=5)
     async with own.lifespan():
         assert await count(own, 9) == 5
@@ -338,7 +338,7 @@ async def test_names_of_callers_are_not_stored(tmp_path: Path) -> None:
     assert b"drop table" not in (tmp_path / "portico.db").read_bytes()
 
 
-async def test_the_budget_file_needs_a_writable_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_budget_file_needs_a_writable_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PORTICO_DATA", str(tmp_path / "file" / "data"))
     with pytest.raises(UsageError, match="cannot store monthly budgets"):

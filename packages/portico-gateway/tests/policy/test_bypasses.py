@@ -68,7 +68,7 @@ async def test_version_cannot_use_the_name_of_another_tool() -> None:
     assert await told(server, "other") == "other" and await told(server, "add@2.0") == "2.0"
 
 
-async def test_a_rule_is_about_all_versions_of_a_tool() -> None:
+async def test_rule_is_about_all_versions_of_a_tool() -> None:
     server = several_versions()
     configure_access(server, {"rule": [{"tool": "house.add", "deny": True}, {"tool": "*"}]})
     assert [await told(server, name, ANN) for name in NAMES] == [None] * 5
@@ -84,7 +84,7 @@ async def test_versions_require_their_own_headers() -> None:
     assert not server.header_params
 
 
-async def test_a_view_is_as_small_in_a_batch() -> None:
+async def test_view_is_as_small_in_a_batch() -> None:
     """What a service asks of the server on behalf of a client comes to what the client can ask for itself."""
     inner = Server("inner")
     inner.add_tool(_says("shown"), name="shown")
@@ -154,7 +154,7 @@ async def test_request_body_cannot_change_the_client_identity() -> None:
             await task.result()
 
 
-async def test_a_token_for_one_address_is_not_good_from_another() -> None:
+async def test_token_for_one_address_is_not_good_from_another() -> None:
     async def verify(shown: RequestCredentials) -> Principal:
         if shown.address != STRANGER:
             raise InvalidToken("it is for another address")

@@ -95,7 +95,7 @@ async def test_hidden_argument_cannot_be_set_by_clients(way: str) -> None:
         await text(server, "search", {"q": "x", "admin": True})
 
 
-async def test_a_tool_that_is_not_listed_is_not_had_without_its_shape() -> None:
+async def test_tool_that_is_not_listed_is_not_had_without_its_shape() -> None:
     server = FastMCP("s")
     server.tool(visibility=["app"])(search)
     server.add_transform(ToolTransform({"search": {"arguments": {"admin": ArgTransform(hide=True)}}}))
@@ -113,7 +113,7 @@ async def test_invalid_transform_removes_only_its_tool() -> None:
         await text(server, "search", {"q": "x"})
 
 
-async def test_a_function_reaches_the_tool_behind_it_each_time() -> None:
+async def test_function_reaches_the_tool_behind_it_each_time() -> None:
     async def middle(q: str) -> str:
         return "middle " + str((await forward(q=q)).content[0].text)
 
@@ -126,7 +126,7 @@ async def test_a_function_reaches_the_tool_behind_it_each_time() -> None:
     assert result["structuredContent"] == {"result": ["middle x False", "middle x False"]}
 
 
-async def test_a_prompt_is_completed_by_the_name_that_it_is_listed_by() -> None:
+async def test_prompt_is_completed_by_the_name_that_it_is_listed_by() -> None:
     server = FastMCP("s")
 
     @server.prompt
@@ -206,7 +206,7 @@ async def test_rules_are_about_completions_of_a_function_too(ref: dict[str, str]
 @pytest.mark.parametrize(
     ("identifier", "method"), [("com/x", "completion/complete"), ("t/x", "tools/call"), ("com.example/x", "tasks/all")]
 )
-def test_an_extension_answers_no_method_that_rules_are_about(identifier: str, method: str) -> None:
+def test_extension_answers_no_method_that_rules_are_about(identifier: str, method: str) -> None:
     async def answer(ctx: Any, params: Any) -> Any:
         return {}
 
@@ -408,7 +408,7 @@ def test_custom_route_is_served_at_one_path_only() -> None:
 
 
 @pytest.mark.parametrize("path", ["/readyz", "/metrics", "/console", "/console/login"])
-def test_a_page_is_not_where_the_server_itself_answers(path: str) -> None:
+def test_page_is_not_where_the_server_itself_answers(path: str) -> None:
     with pytest.raises(UsageError, match="reserved for the server itself"):
         FastMCP("s").custom_route(path)
 
@@ -430,7 +430,7 @@ def test_clients_post_to_the_root_where_people_may_be_shown_a_page() -> None:
         "/token",
     ],
 )
-def test_a_page_shadows_neither_the_endpoint_nor_the_login(path: str) -> None:
+def test_page_shadows_neither_the_endpoint_nor_the_login(path: str) -> None:
     server = FastMCP("s", store="sqlite://")
     server.custom_route(path, methods=["GET", "POST"])(lambda request: "mine")
     proxy = {"provider": "oidc", "issuer": "https://login.example.com", "client_id": "c", "client_secret": "s"}

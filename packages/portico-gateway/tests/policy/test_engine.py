@@ -78,7 +78,7 @@ async def names(client: Client) -> set[str]:
     return {one.name for one in await client.list_tools()}
 
 
-async def test_the_first_rule_that_matches_decides_and_none_denies() -> None:
+async def test_first_rule_that_matches_decides_and_none_denies() -> None:
     server = said(
         forge(),
         rule=[
@@ -113,7 +113,7 @@ async def test_aliases_do_not_bypass_a_deny_rule(name: str) -> None:
             await client.call_tool("by_proxy", {"tool": name})
 
 
-async def test_an_upstream_cannot_rename_itself_out_of_a_rule() -> None:
+async def test_upstream_cannot_rename_itself_out_of_a_rule() -> None:
     sly = Service("sly")
 
     @sly.tool("Delete_Repo")
@@ -146,7 +146,7 @@ async def test_rules_use_the_original_name_of_a_renamed_tool() -> None:
             await client.call_tool("hub_delete_repo", {"repo": "a"})
 
 
-async def test_mounts_are_guarded_by_whoever_they_are_mounted_in_and_by_themselves() -> None:
+async def test_mounts_apply_their_own_and_the_outer_policy() -> None:
     inner = said(forge(), rule=[{"principal": "group:ops", "tool": "*"}, {"tool": "forge.read_repo"}])
     outer = Server("outer")
     outer.mount(inner, "hub")
@@ -162,7 +162,7 @@ async def test_mounts_are_guarded_by_whoever_they_are_mounted_in_and_by_themselv
             await client.call_tool("hub_by_proxy", {"tool": "delete_repo"})
 
 
-async def test_batches_and_searches_know_only_what_the_caller_does() -> None:
+async def test_batches_and_searches_use_only_visible_tools() -> None:
     server = forge()
     server.add(Contracts())
     said(server, rule=[{"tool": "*.delete_*", "deny": True}, {"tool": "*"}])
@@ -322,7 +322,7 @@ async def test_nested_calls_require_confirmation() -> None:
     assert asked == ["Delete x?"]
 
 
-async def test_an_agreement_is_good_for_one_call_of_one_principal() -> None:
+async def test_agreement_is_good_for_one_call_of_one_principal() -> None:
     server = said(forge(), require=ASK)
     able = {"elicitation": {"form": {}}}
 
@@ -370,7 +370,7 @@ async def test_an_agreement_is_good_for_one_call_of_one_principal() -> None:
         ({"rule": [{"dry_run": "yes"}]}, ("[[rule]] 1", "dry_run")),
     ],
 )
-def test_a_mistake_names_the_table_and_the_key(tables: Any, words: tuple[str, ...]) -> None:
+def test_mistake_names_the_table_and_the_key(tables: Any, words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError) as mistake:
         access_settings.read(tables)
     assert all(word in str(mistake.value) for word in words), str(mistake.value)
@@ -394,7 +394,7 @@ def test_globs(glob: str, text: str, found: bool) -> None:
     assert globs_intersect(compile_glob(glob), text) is found
 
 
-def test_a_template_meets_the_rules_that_may_mean_some_of_it() -> None:
+def test_template_meets_the_rules_that_may_mean_some_of_it() -> None:
     assert globs_intersect(compile_glob("notes://public*"), compile_template_glob("notes://{id}"))
     assert not globs_intersect(compile_glob("files://*"), compile_template_glob("notes://{id}"))
     assert parse_pattern("", "a.notes://*").matches_for_deny("template", "a", "notes://{id}")

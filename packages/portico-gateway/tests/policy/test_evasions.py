@@ -54,7 +54,7 @@ async def test_task_runs_with_the_permissions_of_its_caller() -> None:
                 await task.result()
 
 
-async def test_a_task_that_waited_is_asked_about_again() -> None:
+async def test_task_that_waited_is_asked_about_again() -> None:
     server = house()
     async with server.lifespan():
         assert server.policy is None
@@ -151,7 +151,7 @@ async def test_scopes_of_a_rule_and_of_the_tool_are_named_together() -> None:
     assert refused.value.scopes == {"files:write", "house:use"}
 
 
-async def test_a_session_hears_of_a_flood_as_a_429() -> None:
+async def test_session_hears_of_a_flood_as_a_429() -> None:
     server = house()
     configure_access(server, {"limit": [{"by": "ip", "rate": "3/hour"}]})
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -167,7 +167,7 @@ async def test_a_session_hears_of_a_flood_as_a_429() -> None:
     assert (refused.value.http_status, refused.value.code) == (429, -32005) and refused.value.retry_after
 
 
-def test_a_section_that_is_unknown_is_a_mistake() -> None:
+def test_section_that_is_unknown_is_a_mistake() -> None:
     from portico import UsageError
 
     with pytest.raises(UsageError, match="did you mean 'rule'"):
@@ -187,7 +187,7 @@ async def test_unknown_names_use_up_a_limit_like_known_ones() -> None:
         await server(call("tools/call", ANN, name="secret"))
 
 
-async def test_numbers_do_not_name_what_a_rule_hides(tmp_path: Path) -> None:
+async def test_metrics_omit_hidden_names(tmp_path: Path) -> None:
     async def verify(credentials: Any) -> Principal:
         return Principal(credentials.token, frozenset({"operator"} if credentials.token == "op" else ()))
 

@@ -112,7 +112,7 @@ async def test_each_principal_has_its_own_and_every_name_of_a_tool_is_one() -> N
         assert await granted(bob, "cheap", 5) == 3
 
 
-async def test_a_dear_tool_counts_for_more() -> None:
+async def test_dear_tool_counts_for_more() -> None:
     server = said(house(), {"rate": "10/hour", "tool": "*", "cost": {"house.dear": 4}})
     async with Client(server, principal=ANN) as client:
         assert await granted(client, "dear", 5) == 2
@@ -132,7 +132,7 @@ async def test_direct_calls_batches_and_calls_of_bodies_count_alike() -> None:
         assert found.structured["results"][4]["error"]["error_type"] == "ApiLimitExceeded"
 
 
-async def test_an_upstream_and_a_mount_are_counted_by_their_owner() -> None:
+async def test_upstream_and_a_mount_are_counted_by_their_owner() -> None:
     gateway = said(Gateway({"one": house(), "two": house()}), {"by": "provider", "rate": "2/hour"})
     async with Client(gateway, principal=ANN) as client:
         await client.list_tools()
@@ -140,7 +140,7 @@ async def test_an_upstream_and_a_mount_are_counted_by_their_owner() -> None:
         assert await granted(client, "two_cheap", 3) == 2
 
 
-async def test_a_round_that_goes_on_is_not_counted_again() -> None:
+async def test_round_that_goes_on_is_not_counted_again() -> None:
     async def elicit(params: Any) -> ElicitResult:
         return ElicitResult(action="accept", content={} if "sure" in params.message else {"value": True})
 
@@ -168,7 +168,7 @@ async def test_a_round_that_goes_on_is_not_counted_again() -> None:
         {"elicitation-1": {"nothing": "valid"}, "agreement-1": {"nothing": "valid"}},
     ],
 )
-async def test_a_round_without_a_valid_answer_counts_as_a_call(responses: Any, asks_first: bool) -> None:
+async def test_round_without_a_valid_answer_counts_as_a_call(responses: Any, asks_first: bool) -> None:
     server = house()
     require = [{"tool": "*.asking", "confirm": "Are you sure?"}] if asks_first else []
     access_settings.apply(
@@ -430,7 +430,7 @@ async def test_slots_that_are_in_use_are_kept(url: str, monkeypatch: pytest.Monk
             assert not await begun(two, 1)
 
 
-async def test_the_store_is_not_asked_for_each_call_where_the_limit_is_far(url: str) -> None:
+async def test_store_is_not_asked_for_each_call_where_the_limit_is_far(url: str) -> None:
     [meter] = processes(url, 1, 100)
     async with meter.lifespan():
         asked = 0
@@ -456,7 +456,7 @@ async def test_cancelled_call_releases_its_lease(url: str) -> None:
                 pass
 
 
-async def test_a_server_that_is_started_again_has_no_slots_of_before(url: str) -> None:
+async def test_server_that_is_started_again_has_no_slots_of_before(url: str) -> None:
     one, two = processes(url, 2, 4)
     async with one.lifespan():
         before = await begun(one, 4)
@@ -495,7 +495,7 @@ async def test_rate_limit_buckets_are_bounded(monkeypatch: pytest.MonkeyPatch) -
         ({"max_concurrency": 0}, ("concurrency",)),
     ],
 )
-def test_a_mistake_names_the_table_and_the_key(table: Any, words: tuple[str, ...]) -> None:
+def test_mistake_names_the_table_and_the_key(table: Any, words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError) as mistake:
         parse_limits([table])
     assert all(word in str(mistake.value) for word in ("[[limit]] 1", *words)), str(mistake.value)

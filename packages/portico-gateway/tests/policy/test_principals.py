@@ -105,7 +105,7 @@ async def test_login_and_verifier_are_different_issuers() -> None:
     assert joined.auth is not None and joined.auth.by_address and not ResourceServer([near]).by_address
 
 
-async def test_a_group_of_a_memory_has_the_one_and_not_the_other(tmp_path: Path) -> None:
+async def test_group_of_a_memory_has_the_one_and_not_the_other(tmp_path: Path) -> None:
     server = Server("desk")
     server.add(Memory(str(tmp_path / "memory.db"), tools="all"))
     ours, theirs = (Principal("alice", issuer=one, qualify_by_issuer=True) for one in (A, B))

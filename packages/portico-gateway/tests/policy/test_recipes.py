@@ -28,14 +28,14 @@ def secrets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["github_login", "company_login", "accounts"])
-def test_a_recipe_is_quoted_as_it_is(name: str) -> None:
+def test_recipe_is_quoted_as_it_is(name: str) -> None:
     text = (ROOT / "examples" / f"{name}.toml").read_text(encoding="utf-8")
     quoted = "\n".join(line for line in text.splitlines() if not line.startswith("#")).strip()
     assert f"```toml\n{quoted}\n```" in GUIDE
 
 
 @pytest.mark.parametrize("name", ["github_login", "company_login"])
-def test_a_login_can_be_put_on_any_server(name: str) -> None:
+def test_login_can_be_put_on_any_server(name: str) -> None:
     said = tomllib.loads((ROOT / "examples" / f"{name}.toml").read_text(encoding="utf-8"))
     server = Server("notes")
     access_settings.apply(server, access_settings.read(said))

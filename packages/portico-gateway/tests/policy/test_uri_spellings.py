@@ -208,7 +208,7 @@ def test_braces_parameters_and_compatibility_characters_hide_no_dot_segments(uri
         "git+file:///srv/secret/plan",
     ],
 )
-def test_a_name_that_only_some_targets_read_as_a_denied_one_is_denied(uri: str) -> None:
+def test_name_that_only_some_targets_read_as_a_denied_one_is_denied(uri: str) -> None:
     assert is_refused(uri, "file:///srv/secret/*", "file:///none/*")
 
 
@@ -223,7 +223,7 @@ def test_many_outer_schemes_are_read_in_linear_time() -> None:
     assert seconds[1] < 10 * seconds[0] + 0.05
 
 
-def test_the_text_of_a_template_is_judged_by_where_it_leads() -> None:
+def test_text_of_a_template_is_judged_by_where_it_leads() -> None:
     template, denied = "file:///srv/share/{a}/../../secret/{b}", parse_pattern("", "files.file:///srv/secret/*")
     assert denied.matches_for_deny("template", "files", template)
     assert not parse_pattern("", "files.file:///srv/share/*").matches_for_allow("template", "files", template)
@@ -241,7 +241,7 @@ def test_no_spelling_leads_to_a_denied_page(node: Any, uri: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["2130706433", "0x7f.1", "127.1", "0177.0.0.01", "127.0.0.1.", "%3127.0.0.1"])
-def test_an_address_has_many_spellings(node: Any, host: str) -> None:
+def test_address_has_many_spellings(node: Any, host: str) -> None:
     assert node(f"http://{host}/x")[1] == "127.0.0.1"
     assert is_refused(f"http://{host}/x", "http://127.0.0.1/*", "http://good.example/*")
 
@@ -250,7 +250,7 @@ def test_an_address_has_many_spellings(node: Any, host: str) -> None:
     "written",
     ["FILE:///srv/secret/*", "file://localhost/srv/secret/*", "file:///srv//secret/*", "file:///srv/%73ecret/*"],
 )
-def test_a_rule_is_good_however_it_is_written_itself(written: str) -> None:
+def test_rule_is_good_however_it_is_written_itself(written: str) -> None:
     assert parse_pattern("", f"files.{written}").matches_for_deny("resource", "files", "file:///srv/secret/plan")
     assert not NameFilter((), (f"files.{written}",)).shows("file:///srv/secret/plan", "files")
 
@@ -301,7 +301,7 @@ def test_legitimate_uris_pass(uri: str) -> None:
         ("subscriptions/listen", {"notifications": {"resourceSubscriptions": ["x://good", "{}"]}}),
     ],
 )
-def test_a_uri_that_parsers_disagree_on_is_refused_with_a_reason(method: str, params: Any, uri: str, word: str) -> None:
+def test_uri_that_parsers_disagree_on_is_refused_with_a_reason(method: str, params: Any, uri: str, word: str) -> None:
     import portico.protocol.skills  # noqa: F401
 
     said = json.dumps(params).replace('"{}"', json.dumps(uri, ensure_ascii=False))
@@ -384,7 +384,7 @@ async def read(client: Any, uri: str) -> str:
 
 
 @pytest.mark.parametrize("how", ["rules", "rules of a mount", "view exclude", "view include", "exclude", "include"])
-async def test_a_resource_that_is_not_shown_is_not_read_by_any_address(tmp_path: Path, how: str) -> None:
+async def test_resource_that_is_not_shown_is_not_read_by_any_address(tmp_path: Path, how: str) -> None:
     command = upstream(tmp_path, "file:///{+path}")
     options: dict[str, Any] = {}
     if how == "exclude":
@@ -427,7 +427,7 @@ async def test_excluded_template_excludes_resources_by_alias(tmp_path: Path) -> 
             assert await read(client, uri) == ""
 
 
-async def test_an_included_template_can_be_read(tmp_path: Path) -> None:
+async def test_included_template_can_be_read(tmp_path: Path) -> None:
     gateway = Gateway(name="gw", max_result_tokens=0)
     gateway.add_upstream("files", upstream(tmp_path, "repo://{owner}/{name}", "note://{id}"))
     gateway.add_view("v", include=["files.repo://{owner}/{name}"])
@@ -487,7 +487,7 @@ async def test_template_does_not_match_resources_of_another_mount(tmp_path: Path
         assert (await client.complete(reference, "path", "")).values == ["done"]
 
 
-async def test_a_mount_with_a_prefix_lists_a_template_that_begins_with_a_variable_behind_it(tmp_path: Path) -> None:
+async def test_mount_with_a_prefix_lists_a_template_that_begins_with_a_variable_behind_it(tmp_path: Path) -> None:
     server = Server("outer")
     server.mount(upstream(tmp_path, "{+all}"), namespace="any")
     async with Client(server) as client:

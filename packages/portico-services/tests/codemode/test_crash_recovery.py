@@ -92,7 +92,7 @@ async def test_interrupted_write_has_an_unknown_outcome(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_a_server_that_is_stopped_loses_as_little_as_one_that_is_killed(tmp_path: Path, revision: str) -> None:
+async def test_stopped_server_loses_no_more_than_a_killed_one(tmp_path: Path, revision: str) -> None:
     """It has the time to cut off what it runs, which must not be taken for a client that lost interest."""
     file, person = tmp_path / "ledger", Person()
     file.with_suffix(".fate").write_text("stop 2")

@@ -120,7 +120,7 @@ async def test_elicitation_of_a_task_reaches_the_client(bakery: Bakery, revision
     assert bakery.asked == ["A script is about to call tools that may change data:", "Which colour?"]
 
 
-async def test_a_run_that_is_paused_takes_up_the_same_task(bakery: Bakery) -> None:
+async def test_run_that_is_paused_takes_up_the_same_task(bakery: Bakery) -> None:
     """The question about the sale ends the first round while the cake is in the oven."""
     bakery.server.add(CodeMode())
     code = "from tools import decorate, sell\ncake = asyncio.create_task(decorate())\n"
@@ -135,7 +135,7 @@ async def test_a_run_that_is_paused_takes_up_the_same_task(bakery: Bakery) -> No
 
 
 @pytest.mark.parametrize("lasts", [False, True])
-async def test_a_task_ends_with_its_run(
+async def test_task_ends_with_its_run(
     bakery: Bakery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasts: bool
 ) -> None:
     monkeypatch.setattr(service, "INTERRUPTED_RUN_RETENTION_SECONDS", 0.05 if lasts else TIMEOUT_SECONDS)
@@ -153,7 +153,7 @@ async def test_a_task_ends_with_its_run(
     assert bakery.begun == ["watch"] * 2
 
 
-async def test_a_write_in_the_middle_is_waited_for_before_the_run_becomes_a_task(
+async def test_write_in_the_middle_is_waited_for_before_the_run_becomes_a_task(
     bakery: Bakery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(script_run, "DETACH_AFTER_SECONDS", 0.05)
@@ -207,7 +207,7 @@ async def test_through_a_gateway(below: Any) -> None:
 
 
 @pytest.mark.parametrize("fate", ["known", "stop"])
-async def test_a_run_that_was_killed_or_stopped_takes_up_the_same_task(tmp_path: Path, fate: str) -> None:
+async def test_run_that_was_killed_or_stopped_takes_up_the_same_task(tmp_path: Path, fate: str) -> None:
     file = tmp_path / "ledger"
     file.with_suffix(".fate").write_text(fate)
     command = [sys.executable, str(LEDGER), str(file), str(file.with_suffix(".db")), "tasks"]

@@ -43,7 +43,7 @@ async def _loaded(store: RunStore, id: str) -> RunJournal:
     return journal
 
 
-async def test_a_journal_is_not_anothers(store: RunStore) -> None:
+async def test_journal_is_not_anothers(store: RunStore) -> None:
     journal = RunJournal(store, "ann", "script")
     await journal.save("paused")
     await journal.pause()
@@ -95,7 +95,7 @@ async def test_outputs_and_scripts_are_their_owners_alone(store: RunStore) -> No
         "select run_id, 9, tool, digest, 9, at, outcome from portico_run_call",
     ],
 )
-async def test_a_journal_that_was_changed_in_the_store_is_not_gone_on_with(store: RunStore, sql: str) -> None:
+async def test_journal_that_was_changed_in_the_store_is_not_gone_on_with(store: RunStore, sql: str) -> None:
     journal = RunJournal(store, "ann", "script")
     journal.record(1, "write", "a", 1.5, '{"value":1}')
     journal.approve(["write"])
@@ -106,7 +106,7 @@ async def test_a_journal_that_was_changed_in_the_store_is_not_gone_on_with(store
     assert not await RunJournal(store, "ann", "script", journal.id).load()
 
 
-async def test_a_saved_script_that_was_changed_in_the_store_is_not_run(store: RunStore) -> None:
+async def test_saved_script_that_was_changed_in_the_store_is_not_run(store: RunStore) -> None:
     scripts = SavedScriptStore(store)
     for name in ("changed", "moved", "kept"):
         await scripts.save("ann", SavedScript(name, "One.", "1", {}, 0.0))

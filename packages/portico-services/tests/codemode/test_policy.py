@@ -223,7 +223,7 @@ async def test_confirmation_rule_elicits_before_the_script_runs(server: Server, 
 
 
 @jail_only
-async def test_a_script_with_the_name_of_a_hidden_tool_is_called_as_it_is_listed(server: Server) -> None:
+async def test_script_with_the_name_of_a_hidden_tool_is_called_as_it_is_listed(server: Server) -> None:
     access_settings.apply(
         server, access_settings.read({"rule": [{"principal": "group:ops", "tool": "*"}, {"tool": "code.*"}]})
     )
@@ -272,7 +272,7 @@ async def test_anonymous_http_callers_do_not_share_the_local_users_scripts(serve
 
 
 @jail_only
-async def test_an_upstream_may_be_called_code(server: Server) -> None:
+async def test_upstream_may_be_called_code(server: Server) -> None:
     inner = Server("inner", version="1")
 
     @inner.tool(annotations=READS)
@@ -296,7 +296,7 @@ HOSTILE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("said", HOSTILE)
-def test_a_stub_is_python_and_nothing_but_a_stub(said: dict[str, Any]) -> None:
+def test_stub_is_python_and_nothing_but_a_stub(said: dict[str, Any]) -> None:
     tool = ScriptTool(name="evil", annotations=ToolAnnotations(read_only_hint=True), **said)
     table = ToolCatalog([tool], lambda name: ("", name), "")
     assert bytes(table.to_json)
@@ -384,7 +384,7 @@ async def test_cache_reset_during_a_search_does_not_reveal_hidden_tools(
     assert "dig_19" in told and "dig_0" not in told
 
 
-async def test_the_error_of_a_search_is_a_sentence() -> None:
+async def test_error_of_a_search_is_a_sentence() -> None:
     async with Client(ToolSearchServer(Server("few", version="1"))) as client:
         for queries in ("", "\x00", "\u202e" * 2000, ["*"] * 10, "(" * 2000, [""]):
             await client.call_tool("find_tools", {"queries": queries})
@@ -400,7 +400,7 @@ async def test_pinned_tools_ignore_duplicates_and_unknown_names(server: Server) 
 
 
 @jail_only
-async def test_an_empty_object_is_an_argument(server: Server) -> None:
+async def test_empty_object_is_an_argument(server: Server) -> None:
     @server.tool(annotations=READS)
     def count(things: dict[str, int]) -> int:
         return len(things)

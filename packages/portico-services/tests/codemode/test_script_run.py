@@ -39,7 +39,7 @@ async def client(shop: ToolShop) -> AsyncIterator[Client]:
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_script_calls_tools_side_by_side(shop: ToolShop, revision: str) -> None:
+async def test_script_calls_tools_side_by_side(shop: ToolShop, revision: str) -> None:
     code = "from tools import price\nfound = await asyncio.gather(*[price(i) for i in data])\nprint('done')\nsum(found)"
     async with shop.client(revision) as client:
         said = await run(client, code, data=["a", "bb", "ccc"])

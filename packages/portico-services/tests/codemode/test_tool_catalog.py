@@ -52,7 +52,7 @@ async def test_code_mode_lists_three_tools(shop: ToolShop) -> None:
         assert (await run(client, "from tools import price\nawait price('abc')")).structured["value"] == 3
 
 
-async def test_a_mounted_server_is_a_module(shop: ToolShop) -> None:
+async def test_mounted_server_is_a_module(shop: ToolShop) -> None:
     code = "from tools import store\nfrom tools.store import find_line\nfrom tools import store_find_line\n" + (
         "[(await f('red', size=1))['parts'] for f in (store.find_line, find_line, store_find_line)]"
     )
@@ -113,7 +113,7 @@ async def test_saved_scripts_are_listed_at_every_revision(shop: ToolShop, revisi
         assert "greet" not in [one.name for one in await bob.list_tools(refresh=True)]
 
 
-async def test_a_script_whose_tool_has_changed_is_not_run(shop: ToolShop) -> None:
+async def test_script_whose_tool_has_changed_is_not_run(shop: ToolShop) -> None:
     def weigh(item: str) -> int:
         """What something weighs."""
         return 1

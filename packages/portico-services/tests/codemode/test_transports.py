@@ -92,7 +92,7 @@ async def test_over_stdio_at_every_revision(tmp_path: Path, revision: str) -> No
     assert ("[1]" if revision >= "2025-06-18" else "support elicitation") in said.text
 
 
-async def test_a_client_with_tasks_is_asked_in_a_task(served: Served) -> None:
+async def test_client_with_tasks_is_asked_in_a_task(served: Served) -> None:
     """2026-07-28 with the tasks extension: the run goes on as a task when it has to wait for a person."""
     served.shop.orders.clear()
     served.shop.asked.clear()
@@ -130,7 +130,7 @@ async def test_every_inner_call_is_recorded_under_its_own_name(served: Served) -
     assert [one for one in recorder.seen if one[0] == "price"] == [("price", "run")] * 2
 
 
-async def test_an_inner_call_carries_the_trace_and_the_caller() -> None:
+async def test_inner_call_carries_the_trace_and_the_caller() -> None:
     """The same principal, the same capabilities, and the trace that the request belongs to."""
     server = Server("traced")
     seen: list[Call] = []

@@ -89,7 +89,7 @@ NAMES = [
 # fmt: on
 
 
-async def test_a_tool_of_any_name_can_be_called_and_described() -> None:
+async def test_tool_of_any_name_can_be_called_and_described() -> None:
     code = "import tools\nreturn [await one() for one in vars(tools).values() if type(one).__name__ == 'ToolFunction']"
     face = CodeModeServer(Oddity({one: structured(json.dumps(one).encode()) for one in NAMES}))
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(face) as client:
@@ -99,7 +99,7 @@ async def test_a_tool_of_any_name_can_be_called_and_described() -> None:
     compile(stubs, "<stubs>", "exec")
 
 
-async def test_a_tool_and_a_server_may_have_one_name() -> None:
+async def test_tool_and_a_server_may_have_one_name() -> None:
     host, github = Server("host"), Server("github")
 
     @host.tool(name="github", annotations=READS)

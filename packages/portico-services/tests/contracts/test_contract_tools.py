@@ -38,7 +38,7 @@ def request(name: str) -> MCPToolCall:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_failure_is_an_error_on_the_wire(revision: str) -> None:
+async def test_failure_is_an_error_on_the_wire(revision: str) -> None:
     async with Client(speaking(), protocol_version=revision) as client:
         said = msgspec.json.decode(await client.request("tools/call", {"name": "fails", "arguments": {}}))
         assert said["isError"] is True
@@ -59,7 +59,7 @@ async def test_each_status_is_reported_as_it_is(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_the_explanation_of_a_failure_arrives(revision: str) -> None:
+async def test_explanation_of_a_failure_arrives(revision: str) -> None:
     server = Server("s")
 
     @server.tool
@@ -99,6 +99,6 @@ def test_external_result_requires_a_status(said: dict[str, Any]) -> None:
         pydantic.TypeAdapter(list[MCPToolResult]).validate_python([said])
 
 
-def test_a_result_of_ones_own_is_a_success() -> None:
+def test_result_of_ones_own_is_a_success() -> None:
     assert MCPToolResult(data={"a": 1}).status == "success"
     assert MCPToolResult.model_validate({"status": "success"}) == MCPToolResult()

@@ -186,7 +186,7 @@ def test_words_are_a_patch(tool: Make) -> None:
     assert diff_contracts(tool(title="x"), tool()).level == "patch"
 
 
-def test_an_output_schema_may_come_and_must_not_go(tool: Make) -> None:
+def test_output_schema_may_come_and_must_not_go(tool: Make) -> None:
     assert diff_contracts(tool(), tool(output=members())).level == "minor"
     assert diff_contracts(tool(output=members()), tool()).level == "breaking"
 
@@ -267,7 +267,7 @@ def test_schema_that_rejects_old_values_is_never_only_wider(old: Schema, new: Sc
 
 
 @given(SCHEMAS)
-def test_a_schema_has_not_changed_from_itself(schema: Schema) -> None:
+def test_schema_has_not_changed_from_itself(schema: Schema) -> None:
     assert compare_schemas(schema, schema) == []
 
 
@@ -313,7 +313,7 @@ def test_many_tools_are_compared_in_time_that_grows_with_their_number(monkeypatc
     assert found.changes[7].migration == "Call `new7` instead; its parameters and result are identical."
 
 
-def test_a_comparison_that_is_not_wanted_any_more_ends() -> None:
+def test_comparison_that_is_not_wanted_any_more_ends() -> None:
     tools = contract_from_tools([{"name": f"tool{n}", "inputSchema": {"type": "object"}} for n in range(5)])
     asked: list[int] = []
 
@@ -364,12 +364,12 @@ def test_changes_in_alternatives_and_enums_are_detected(
     assert diff_contracts(before, after).level == level
 
 
-def test_a_result_that_can_be_nothing_any_more_is_broken(tool: Any) -> None:
+def test_result_that_can_be_nothing_any_more_is_broken(tool: Any) -> None:
     one, other = ({"type": "object", "properties": {"x": {"type": kind, "enum": ["a"]}}} for kind in ("string", "null"))
     assert diff_contracts(tool(output=one), tool(output=other)).level == "breaking"
 
 
-def test_a_server_that_goes_back_is_mentioned() -> None:
+def test_server_that_goes_back_is_mentioned() -> None:
     old, new = (contract_from_tools([], server="s", version=version) for version in ("2.0.0", "1.9.9"))
     assert [one.reason for one in diff_contracts(old, new).changes] == [
         "the version was downgraded from 2.0.0 to 1.9.9"
@@ -387,11 +387,11 @@ def test_a_server_that_goes_back_is_mentioned() -> None:
         ("1.0.0+b", "1.0.0+a", False),
     ],
 )
-def test_a_candidate_is_older_than_its_release(tool: Any, old: str, new: str, is_back: bool) -> None:
+def test_candidate_is_older_than_its_release(tool: Any, old: str, new: str, is_back: bool) -> None:
     assert bool(diff_contracts(tool(version=old), tool(version=new)).changes) == is_back
 
 
-def test_a_version_that_goes_back_is_mentioned(tool: Any) -> None:
+def test_version_that_goes_back_is_mentioned(tool: Any) -> None:
     found = diff_contracts(tool(version="2.0.0"), tool(version="1.0.0"))
     assert [one.reason for one in found.changes] == ["the version was downgraded from 2.0.0 to 1.0.0"]
     assert found.missing_version_bumps

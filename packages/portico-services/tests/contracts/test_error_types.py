@@ -43,7 +43,7 @@ def test_errors_of_the_services_have_one_of_the_eight_types() -> None:
     assert {one.error_type for one in refusals(errors.MemoryToolError)} <= ERROR_TYPES.keys()
 
 
-async def test_a_class_that_does_not_exist_is_not_found() -> None:
+async def test_class_that_does_not_exist_is_not_found() -> None:
     server = Server("s")
     server.add(LivePython())
     async with Client(server) as client:
@@ -56,7 +56,7 @@ async def test_a_class_that_does_not_exist_is_not_found() -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_the_error_of_a_client_has_kind_and_details(revision: str) -> None:
+async def test_error_of_a_client_has_kind_and_details(revision: str) -> None:
     server = Server("s")
 
     @server.tool

@@ -42,7 +42,7 @@ async def test_contract_call_example_returns_the_documented_results(calls: Modul
     assert (await asyncio.to_thread(calls.ask_without_asyncio, WEATHER)).data == {"cities": ["Oslo", "Rome"]}
 
 
-def test_the_page_names_all_there_is() -> None:
+def test_page_names_all_there_is() -> None:
     for name in (*ERROR_TYPES, *schemas.MESSAGE_SCHEMAS, *ContractContext.model_fields):
         assert f"`{name}`" in PAGE or f"/{name}`" in PAGE, name
     for offer in Contracts().components():
@@ -58,7 +58,7 @@ def test_documented_numbers_match_the_code() -> None:
     assert f"at most {background_calls.MAX_RUNNING_CALLS} at a time" in PAGE
 
 
-def test_the_rules_that_are_served_name_the_types_of_error() -> None:
+def test_rules_that_are_served_name_the_types_of_error() -> None:
     text = (ROOT / "packages/portico-services/src/portico_services/contracts/pages/meta.md").read_text()
     assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == set(ERROR_TYPES)
     assert lint_document(text) != []

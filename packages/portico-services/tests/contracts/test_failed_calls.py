@@ -131,13 +131,13 @@ async def test_invalid_target_is_a_validation_error(target: Any) -> None:
     assert (kind, details["parameter"]) == ("ValidationError", "target")
 
 
-def test_a_client_that_is_not_open_is_a_failure() -> None:
+def test_client_that_is_not_open_is_a_failure() -> None:
     result = call(SyncClient(plain()), request("s.take", x=1))
     assert result.error is not None
     assert "not open" in result.error.error_message
 
 
-async def test_a_result_that_cannot_be_described_has_a_type_of_the_contract() -> None:
+async def test_result_that_cannot_be_described_has_a_type_of_the_contract() -> None:
     server = Server("s")
 
     @server.tool
@@ -148,7 +148,7 @@ async def test_a_result_that_cannot_be_described_has_a_type_of_the_contract() ->
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_an_unknown_tool_or_job_is_not_found(revision: str) -> None:
+async def test_unknown_tool_or_job_is_not_found(revision: str) -> None:
     server = Server("s")
     server.add(Contracts())
     async with Client(server, protocol_version=revision) as client:
@@ -183,7 +183,7 @@ class Foreign(Base):
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_an_unknown_tool_of_another_server_has_suggestions(revision: str) -> None:
+async def test_unknown_tool_of_another_server_has_suggestions(revision: str) -> None:
     said = "MCP error -32602: Tool everything.get_summ not found"
     for answer in (ToolError(said), InvalidParams(said)):
         async with Client(Foreign(answer), protocol_version=revision) as client:
@@ -193,7 +193,7 @@ async def test_an_unknown_tool_of_another_server_has_suggestions(revision: str) 
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_the_details_of_a_refusal_arrive(tmp_path: Path, revision: str) -> None:
+async def test_details_of_a_refusal_arrive(tmp_path: Path, revision: str) -> None:
     server = Server("s")
     server.add(Tasks(store=str(tmp_path / "tasks.db")))
     async with Client(server, protocol_version=revision) as client:

@@ -39,7 +39,7 @@ async def error_of(target: Any, name: str, /, **arguments: Any) -> tuple[str, An
 # What succeeds
 
 
-async def test_an_object_is_the_data(shop: Server) -> None:
+async def test_object_is_the_data(shop: Server) -> None:
     result = await call(shop, request("shop.buy", product="shirt", quantity=2))
     assert result == MCPToolResult(data={"number": 1, "total": 5.0, "to": None})
 
@@ -79,11 +79,11 @@ def test_it_works_without_asyncio(shop: Server) -> None:
         assert call(client, request("shop.nothing")).error.error_type == "ResourceNotFound"  # type: ignore[union-attr]
 
 
-async def test_a_tool_can_be_called_by_its_alias(shop: Server) -> None:
+async def test_tool_can_be_called_by_its_alias(shop: Server) -> None:
     assert (await call(shop, request("shop.purchase", product="shirt"))).status == "success"
 
 
-async def test_a_server_that_is_not_running_is_started_for_the_call() -> None:
+async def test_server_that_is_not_running_is_started_for_the_call() -> None:
     opened: list[str] = []
     server = Server("late", lifespan=lambda _: _Noting(opened))
 
@@ -166,7 +166,7 @@ async def test_tool_error_preserves_type_and_details(shop: Server) -> None:
         assert await error_of(client, "shop.read_file", path="/x") == ("FileNotFoundError", {"path": "/x"})
 
 
-async def test_an_unexpected_exception_shows_nothing_of_itself(shop: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unexpected_exception_shows_nothing_of_itself(shop: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "portico")
     result = await call(shop, request("shop.crash"))
     assert result.error is not None
@@ -199,7 +199,7 @@ async def test_tool_timeout_is_a_timeout_error() -> None:
     assert (await error_of(server, "s.hang"))[0] == "TimeoutError"
 
 
-async def test_a_missing_scope_is_a_matter_of_permission(shop: Server) -> None:
+async def test_missing_scope_is_a_matter_of_permission(shop: Server) -> None:
     server = Server("s")
 
     @server.tool(scopes=["admin"])
@@ -210,7 +210,7 @@ async def test_a_missing_scope_is_a_matter_of_permission(shop: Server) -> None:
         assert (await error_of(client, "s.reign"))[0] == "PermissionError"
 
 
-async def test_a_tool_that_breaks_its_promise_has_failed() -> None:
+async def test_tool_that_breaks_its_promise_has_failed() -> None:
     handler = _Handler(
         {"structuredContent": {"n": "three"}, "content": []},
         output={"type": "object", "properties": {"n": {"type": "integer"}}},
@@ -264,7 +264,7 @@ async def test_nonsense_is_still_answered_with_a_result(answer: Any) -> None:
         (RuntimeError("no"), "ToolExecutionError"),
     ],
 )
-async def test_whatever_a_handler_raises_is_a_failure(
+async def test_any_exception_of_a_handler_is_a_failure(
     failure: Exception, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, "portico")
@@ -313,7 +313,7 @@ async def _one() -> int:
 _one.__name__ = "one"
 
 
-async def test_a_parameter_that_has_come_since_is_not_refused() -> None:
+async def test_parameter_that_has_come_since_is_not_refused() -> None:
     server = Server("s")
 
     @server.tool
@@ -331,7 +331,7 @@ async def test_a_parameter_that_has_come_since_is_not_refused() -> None:
         assert (await call(client, request("s.greet", name="Ada", warmly=True))).data == {"result": "Ada!"}
 
 
-async def test_the_tools_are_listed_once_for_a_client(shop: Server) -> None:
+async def test_tools_are_listed_once_for_a_client(shop: Server) -> None:
     seen: list[str] = []
 
     def noting(handler: Handler) -> Handler:
@@ -351,7 +351,7 @@ async def test_the_tools_are_listed_once_for_a_client(shop: Server) -> None:
 # The context
 
 
-async def test_a_context_reaches_the_tool() -> None:
+async def test_context_reaches_the_tool() -> None:
     server = Server("s")
 
     @server.tool
@@ -366,7 +366,7 @@ async def test_a_context_reaches_the_tool() -> None:
         assert (await call(client, request("s.look"), context=context)).data == {"result": "planner True"}
 
 
-async def test_a_deadline_ends_a_call(shop: Server) -> None:
+async def test_deadline_ends_a_call(shop: Server) -> None:
     soon = ContractContext(deadline=datetime.now(UTC) + timedelta(milliseconds=10))
     result = await call(shop, request("shop.hang"), context=soon)
     assert result.error is not None
@@ -384,7 +384,7 @@ async def test_calls_are_logged_without_their_arguments(shop: Server, caplog: py
     assert "secret" not in caplog.text
 
 
-async def test_a_handler_that_is_a_function_will_do() -> None:
+async def test_handler_that_is_a_function_will_do() -> None:
     async def answer(asked: Call) -> Any:
         if asked.method == "tools/call":
             return CallToolResult(content=[TextContent(text="hello")], is_error=False)
@@ -408,7 +408,7 @@ def slow() -> Server:
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_a_tool_that_runs_as_a_task_only_is_waited_for(revision: str) -> None:
+async def test_tool_that_runs_as_a_task_only_is_waited_for(revision: str) -> None:
     async with Client(slow(), protocol_version=revision) as client:
         assert (await call(client, request("s.research", topic="ants"))).data == {"report": "ANTS"}
         assert (await client.call_tool("research", {"topic": "ants"})).data == {"report": "ANTS"}
@@ -418,7 +418,7 @@ async def test_such_a_tool_of_a_server_in_this_process_is_waited_for() -> None:
     assert (await call(slow(), request("s.research", topic="ants"))).data == {"report": "ANTS"}
 
 
-async def test_a_generated_client_waits_for_such_a_tool() -> None:
+async def test_generated_client_waits_for_such_a_tool() -> None:
     contract = await fetch_contract(slow())
     code: dict[str, Any] = {}
     exec(generate_python(build_client_model(contract, contract.tools)), code)
@@ -428,7 +428,7 @@ async def test_a_generated_client_waits_for_such_a_tool() -> None:
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("value", [3.0, 0.5, 7, True, [1, 2], -1e300])
-async def test_a_value_is_the_same_on_every_revision(revision: str, value: Any) -> None:
+async def test_value_is_the_same_on_every_revision(revision: str, value: Any) -> None:
     server = Server("s", version="1.0.0")
 
     @server.tool(output_schema={"type": ["number", "boolean", "array"]})

@@ -57,19 +57,19 @@ def test_empty_text_lacks_every_section(text: str) -> None:
 
 
 @pytest.mark.parametrize("title", TITLES)
-def test_a_missing_section_is_an_error(title: str) -> None:
+def test_missing_section_is_an_error(title: str) -> None:
     text = TEMPLATE.replace(body(title), "")
     assert f"section {title[0]} is missing: {title[3:]}" in messages(text)
     assert ("error", "section", "## Tool: `module_name.tool_name`") in found(text)
 
 
 @pytest.mark.parametrize("title", TITLES)
-def test_an_empty_section_is_an_error_at_its_heading(title: str) -> None:
+def test_empty_section_is_an_error_at_its_heading(title: str) -> None:
     text = TEMPLATE.replace(body(title), f"### {title}\n\n")
     assert ("error", "section", f"### {title}") in found(text)
 
 
-def test_the_order_is_fixed() -> None:
+def test_order_is_fixed() -> None:
     one, other = body(TITLES[4]), body(TITLES[5])
     text = TEMPLATE.replace(one + other, other + one)
     assert ("error", "order", f"### {TITLES[5]}") in found(text)
@@ -164,7 +164,7 @@ def test_each_kind_of_example_has_to_be_there(marker: str, message: str) -> None
     assert any(message in one for one in messages(TEMPLATE.replace(block, "")))
 
 
-def test_a_table_and_a_schema_have_to_be_there() -> None:
+def test_table_and_a_schema_have_to_be_there() -> None:
     for title in TITLES[2:4]:
         text = TEMPLATE.replace(body(title), f"### {title}\n\nWords.\n\n")
         assert {rule for _, rule, line in found(text) if line == f"### {title}"} >= {"table", "schema"}
@@ -175,7 +175,7 @@ def test_error_types_have_to_be_named() -> None:
     assert any("no error type" in one for one in messages(text))
 
 
-def test_an_error_type_that_tools_do_not_share_is_a_warning() -> None:
+def test_error_type_that_tools_do_not_share_is_a_warning() -> None:
     text = TEMPLATE.replace("ToolExecutionError", "WeatherError")
     assert ["WeatherError" in one for one in messages(text, "warning")] == [True]
     assert messages(text) == []
@@ -232,7 +232,7 @@ def test_nan_is_invalid_json() -> None:
     )
 
 
-def test_a_specification_can_be_read_as_a_contract() -> None:
+def test_specification_can_be_read_as_a_contract() -> None:
     [tool] = contract_from_specification(TEMPLATE).tools
     assert (tool.invocation, tool.version, tool.name) == ("module_name.tool_name", "1.0.0", "tool_name")
     assert tool.input_schema["required"] == ["text"]
@@ -286,7 +286,7 @@ def test_no_mutation_of_a_specification_breaks_the_linter(data: st.DataObject) -
     assert all(1 <= one.line <= len(text.splitlines()) + 1 for one in lint_document(text))
 
 
-def test_the_pages_are_shipped() -> None:
+def test_pages_are_shipped() -> None:
     pages = {"meta.md", "template.md", "review-tool-spec.md", "write-tool-spec.md"}
     assert {page.name for page in Path(service.PAGES_DIR).iterdir()} == pages
 
@@ -408,7 +408,7 @@ def test_incomplete_schema_is_reported(property: dict[str, Any], message: str) -
         (int, True),
     ],
 )
-async def test_an_output_without_fields_is_not_declared(returns: Any, is_declared: bool) -> None:
+async def test_output_without_fields_is_not_declared(returns: Any, is_declared: bool) -> None:
     server = Server("s", version="1.0.0")
 
     async def talk() -> Any: ...
@@ -420,7 +420,7 @@ async def test_an_output_without_fields_is_not_declared(returns: Any, is_declare
     assert ("undeclared" not in rules) == is_declared
 
 
-async def test_a_server_without_use_cases_lacks_them() -> None:
+async def test_server_without_use_cases_lacks_them() -> None:
     server = Server("s", version="1.0.0")
 
     @server.tool
@@ -438,7 +438,7 @@ async def test_a_server_without_use_cases_lacks_them() -> None:
     assert [(one.tool, one.severity) for one in wrong] == [("s.add", "error")]
 
 
-async def test_an_undeclared_output_is_an_error() -> None:
+async def test_undeclared_output_is_an_error() -> None:
     server = Server("s", version="1.0.0")
 
     @server.tool(output_schema=None)

@@ -27,7 +27,7 @@ def drift(old: ServerContract, new: ServerContract) -> list[str]:
     ]
 
 
-async def test_a_lock_is_read_as_it_was_written(shop: Server) -> None:
+async def test_lock_is_read_as_it_was_written(shop: Server) -> None:
     contract = await invoker.fetch_contract(shop)
     found = lockfile.load_lockfile(lockfile.dump_lockfile(contract))
     assert {tool.name: tool for tool in found.tools} == {tool.name: tool for tool in contract.tools}
@@ -35,7 +35,7 @@ async def test_a_lock_is_read_as_it_was_written(shop: Server) -> None:
     assert lockfile.check_drift(found, contract).difference.level == "none"
 
 
-async def test_the_same_promises_give_the_same_text(shop: Server) -> None:
+async def test_same_promises_give_the_same_text(shop: Server) -> None:
     contract = await invoker.fetch_contract(shop)
     turned = replace(contract, tools=contract.tools[::-1])
     assert lockfile.dump_lockfile(turned) == lockfile.dump_lockfile(contract)
@@ -65,7 +65,7 @@ def test_parameters_stay_in_the_order_of_the_server(tool: Make) -> None:
         ({"version": "1.0.1"}, "the definition changed in a member that is not compared"),
     ],
 )
-def test_whatever_a_model_or_a_program_sees_is_pinned(tool: Make, members: dict[str, Any], place: str) -> None:
+def test_all_visible_definitions_are_pinned(tool: Make, members: dict[str, Any], place: str) -> None:
     assert drift(tool(), tool(**members)) == [place]
 
 
@@ -120,7 +120,7 @@ def test_offers_are_pinned() -> None:
         ([{"name": "a", "description": "evil"}, {"name": "b", "required": True}], "patch", True),
     ],
 )
-def test_the_arguments_of_a_prompt_are_compared(arguments: list[Any], level: str, is_words: bool) -> None:
+def test_arguments_of_a_prompt_are_compared(arguments: list[Any], level: str, is_words: bool) -> None:
     assert ("prompt", level, is_words) in changed(arguments=arguments)
 
 
@@ -195,7 +195,7 @@ def test_invalid_lock_file_is_refused(text: str, said: str) -> None:
         lockfile.load_lockfile(text)
 
 
-def test_a_lock_that_was_changed_by_hand_is_refused(tool: Make) -> None:
+def test_lock_that_was_changed_by_hand_is_refused(tool: Make) -> None:
     text = lockfile.dump_lockfile(tool())
     with pytest.raises(LockFileError, match="digest"):
         lockfile.load_lockfile(text.replace("A tool.", "Another tool."))
@@ -204,7 +204,7 @@ def test_a_lock_that_was_changed_by_hand_is_refused(tool: Make) -> None:
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
-async def test_a_server_is_as_it_was_on_each_revision(shop: Server, revision: str) -> None:
+async def test_server_is_as_it_was_on_each_revision(shop: Server, revision: str) -> None:
     async def seen() -> ServerContract:
         async with Client(shop, protocol_version=revision) as client:
             return contract_from_tools([msgspec.to_builtins(tool) for tool in await client.list_tools()], server="shop")
@@ -212,7 +212,7 @@ async def test_a_server_is_as_it_was_on_each_revision(shop: Server, revision: st
     assert drift(await seen(), await seen()) == []
 
 
-async def test_a_lock_without_a_kind_is_read(shop: Server) -> None:
+async def test_lock_without_a_kind_is_read(shop: Server) -> None:
     contract = await invoker.fetch_contract(shop)
     text = lockfile.dump_lockfile(contract)
     assert json.loads(text)["kind"] == "contracts"

@@ -62,7 +62,7 @@ def refuses(model: type[pydantic.BaseModel], value: Any) -> str:
 # A call
 
 
-def test_the_sample_call_is_one_and_survives_a_round_trip() -> None:
+def test_sample_call_is_one_and_survives_a_round_trip() -> None:
     call = MCPToolCall.model_validate_json(json.dumps(CALL))
     assert call.model_dump() == CALL
     assert MCPToolCall.model_validate_json(call.model_dump_json(indent=2)) == call
@@ -91,7 +91,7 @@ def test_invalid_invocation_name_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.b", "a.b.c", "0.1", "_._", "system.eventlog_query"])
-def test_a_name_of_two_or_more_parts_is_one(name: str) -> None:
+def test_name_of_two_or_more_parts_is_one(name: str) -> None:
     assert MCPToolCall(tool_name=name, arguments={}).tool_name == name
     assert jsonschema_rs.is_valid(MCPToolCall.model_json_schema(), CALL | {"tool_name": name})
 
@@ -132,7 +132,7 @@ def test_values_of_python_become_values_of_json() -> None:
 
 
 @pytest.mark.parametrize("sample", [SUCCESS, FAILURE])
-def test_the_sample_results_are_results(sample: dict[str, Any]) -> None:
+def test_sample_results_are_results(sample: dict[str, Any]) -> None:
     result = MCPToolResult.model_validate(sample)
     assert json.loads(result.model_dump_json()) == sample
     assert MCPToolResult.model_validate_json(result.model_dump_json(indent=2)) == result
@@ -145,21 +145,21 @@ def test_result_status_defaults_to_success_and_data_is_optional() -> None:
     assert MCPToolResult(status="partial_success", data={"a": 1}).data == {"a": 1}
 
 
-def test_an_unknown_status_is_refused() -> None:
+def test_unknown_status_is_refused() -> None:
     assert "status" in refuses(MCPToolResult, SUCCESS | {"status": "done"})
     assert not jsonschema_rs.is_valid(MCPToolResult.model_json_schema(), {"status": "done"})
 
 
-def test_a_failure_without_an_error_is_refused() -> None:
+def test_failure_without_an_error_is_refused() -> None:
     assert "error" in refuses(MCPToolResult, {"status": "failure"})
     assert "error" in refuses(MCPToolResult, FAILURE | {"error": None})
 
 
-def test_a_failure_with_data_is_refused() -> None:
+def test_failure_with_data_is_refused() -> None:
     assert "data" in refuses(MCPToolResult, FAILURE | {"data": {}})
 
 
-def test_a_result_cannot_be_made_inconsistent_afterwards() -> None:
+def test_result_cannot_be_made_inconsistent_afterwards() -> None:
     result = MCPToolResult()
     with pytest.raises(pydantic.ValidationError, match="frozen"):
         result.status = "failure"  # type: ignore[misc]
@@ -180,7 +180,7 @@ def test_data_is_an_object_or_nothing(data: Any) -> None:
 # An error
 
 
-def test_an_error_has_a_type_and_a_message() -> None:
+def test_error_has_a_type_and_a_message() -> None:
     for missing in ("error_type", "error_message"):
         assert missing in refuses(
             MCPErrorDetail, {name: "x" for name in ("error_type", "error_message") if name != missing}
@@ -198,7 +198,7 @@ def test_other_details_are_refused() -> None:
     refuses(MCPErrorDetail, {"error_type": "x", "error_message": "y", "error_details": [1]})
 
 
-def test_there_are_eight_types_of_error() -> None:
+def test_eight_error_types_exist() -> None:
     assert list(ERROR_TYPES) == [
         "ValidationError",
         "FileNotFoundError",
@@ -223,7 +223,7 @@ def test_there_are_eight_types_of_error() -> None:
         (ContractContext, "MCP Contract Context"),
     ],
 )
-def test_a_schema_of_draft_07_is_published(model: type[pydantic.BaseModel], title: str) -> None:
+def test_schema_of_draft_07_is_published(model: type[pydantic.BaseModel], title: str) -> None:
     schema = model.model_json_schema()
     assert (schema["title"], schema["$schema"]) == (title, "http://json-schema.org/draft-07/schema#")
     jsonschema_rs.Draft7Validator(schema)
@@ -233,7 +233,7 @@ def test_a_schema_of_draft_07_is_published(model: type[pydantic.BaseModel], titl
     assert model.model_json_schema()["title"] == title
 
 
-def test_the_shape_of_the_published_schemas_is_the_documented_one() -> None:
+def test_shape_of_the_published_schemas_is_the_documented_one() -> None:
     call, result = MCPToolCall.model_json_schema(), MCPToolResult.model_json_schema()
     assert call["required"] == ["tool_name", "arguments"]
     assert call["additionalProperties"] is False
@@ -260,7 +260,7 @@ def test_published_schemas_match_the_code() -> None:
         assert error["properties"]["error_type"]["examples"] == list(ERROR_TYPES)
 
 
-def test_a_context_travels_in_meta() -> None:
+def test_context_travels_in_meta() -> None:
     deadline = datetime(2030, 1, 1, tzinfo=UTC)
     context = ContractContext(caller="planner", deadline=deadline, roots=["file:///srv"], metadata={"a": 1})
     meta = context.to_meta()
@@ -276,7 +276,7 @@ def test_contract_1_0_0_accepts_only_versions_1_x() -> None:
     refuses(ContractContext, {"contract_version": "2.0.0"})
 
 
-def test_a_deadline_has_a_time_zone() -> None:
+def test_deadline_has_a_time_zone() -> None:
     assert "time zone" in refuses(ContractContext, {"deadline": "2030-01-01T00:00:00"})
 
 

@@ -114,7 +114,7 @@ def server(request: pytest.FixtureRequest) -> Server:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_the_data_arrives_and_is_checked(server: Server, revision: str) -> None:
+async def test_data_arrives_and_is_checked(server: Server, revision: str) -> None:
     async with Client(server, protocol_version=revision) as client:
         good = await call(client, MCPToolCall(tool_name="ai.generate_code", arguments={"prompt": "x"}))
         bad = await call(client, MCPToolCall(tool_name="ai.generate_code", arguments={"prompt": ""}))
@@ -123,7 +123,7 @@ async def test_the_data_arrives_and_is_checked(server: Server, revision: str) ->
     assert (bad.status, bad.error, bad.explanation) == ("failure", ERROR, "Nothing to do.")
 
 
-async def test_the_data_is_specified(server: Server) -> None:
+async def test_data_is_specified(server: Server) -> None:
     contract = await invoker.fetch_contract(server)
     [tool] = contract.tools
     schema = data_schema(tool.output_schema)
@@ -135,7 +135,7 @@ async def test_the_data_is_specified(server: Server) -> None:
     assert lockfile.check_drift(lockfile.load_lockfile(lockfile.dump_lockfile(contract)), contract).changes == []
 
 
-async def test_a_tool_that_declares_no_data_is_reported() -> None:
+async def test_tool_that_declares_no_data_is_reported() -> None:
     contract = await invoker.fetch_contract(by_annotation(MCPToolResult, MCPToolResult))
     assert "undeclared" in [one.rule for one in lint_tools(contract, contract.tools) if one.severity == "error"]
     assert (
@@ -143,7 +143,7 @@ async def test_a_tool_that_declares_no_data_is_reported() -> None:
     )
 
 
-async def test_a_field_of_the_data_that_is_removed_is_breaking() -> None:
+async def test_field_of_the_data_that_is_removed_is_breaking() -> None:
     old = await invoker.fetch_contract(by_schema(MCPToolResult))
     new = await invoker.fetch_contract(
         by_schema(MCPToolResult, {"type": "object", "properties": {"x": {"type": "null"}}})

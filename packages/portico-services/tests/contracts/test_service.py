@@ -92,7 +92,7 @@ async def test_our_own_tools_keep_to_the_rules(server: Server) -> None:
                 assert (report["errors"], report["warnings"]) == (0, 0)
 
 
-async def test_the_tools_are_listed_with_their_versions(server: Server) -> None:
+async def test_tools_are_listed_with_their_versions(server: Server) -> None:
     listing = await asked(server, "spec_list", limit=2)
     assert (listing["server"], listing["contract_version"], listing["next_offset"]) == ("shop", "1.0.0", 2)
     assert listing["tools"][0] == {
@@ -108,7 +108,7 @@ async def test_the_tools_are_listed_with_their_versions(server: Server) -> None:
     assert len(rest["tools"]) + 2 == rest["total"]
 
 
-async def test_a_specification_comes_in_three_forms(server: Server) -> None:
+async def test_specification_comes_in_three_forms(server: Server) -> None:
     markdown = await asked(server, "spec_get", tool="shop.buy")
     assert {one.rule for one in lint_document(markdown["markdown"])} <= {"purpose", "examples", "vocabulary"}
     assert (await asked(server, "spec_render", tool="buy"))["markdown"] == markdown["markdown"]
@@ -128,7 +128,7 @@ async def test_spec_lint_checks_a_text(server: Server) -> None:
         await asked(server, "spec_lint")
 
 
-async def test_an_unknown_tool_is_named_with_the_nearest(server: Server) -> None:
+async def test_unknown_tool_is_named_with_the_nearest(server: Server) -> None:
     with pytest.raises(ToolError, match="did you mean 'buy'"):
         await asked(server, "spec_get", tool="buyy")
 
@@ -277,7 +277,7 @@ async def test_batch_runs_in_parallel_up_to_the_limit() -> None:
     assert most == background_calls.MAX_PARALLEL_CALLS
 
 
-async def test_a_batch_of_batches_is_refused(server: Server) -> None:
+async def test_batch_of_batches_is_refused(server: Server) -> None:
     inner = {"tool_name": "tools_batch", "arguments": {"calls": [{"tool_name": "count"}]}}
     async with Client(server) as client:
         [found] = await failing_batch(client, inner)
@@ -285,7 +285,7 @@ async def test_a_batch_of_batches_is_refused(server: Server) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_batch_has_the_status_of_its_calls(server: Server, revision: str) -> None:
+async def test_batch_has_the_status_of_its_calls(server: Server, revision: str) -> None:
     good, bad = {"tool_name": "count", "arguments": {}}, {"tool_name": "nothing", "arguments": {}}
     wanted = {"success": [good, good], "partial_success": [good, bad], "failure": [bad, bad]}
     async with Client(server, protocol_version=revision) as client:
@@ -300,7 +300,7 @@ async def test_a_batch_has_the_status_of_its_calls(server: Server, revision: str
                 assert len(result.error.error_details["results"]) == 2
 
 
-async def test_a_batch_has_bounds(server: Server) -> None:
+async def test_batch_has_bounds(server: Server) -> None:
     with pytest.raises(ToolError, match="calls"):
         await asked(server, "tools_batch", calls=[{"tool_name": "count"}] * (background_calls.MAX_BATCH_CALLS + 1))
     with pytest.raises(ToolError, match="calls"):
@@ -331,7 +331,7 @@ async def test_batch_calls_require_the_scopes_of_each_tool(shop: Server) -> None
         assert found["error"]["error_type"] == "PermissionError"
 
 
-async def test_a_tool_that_asks_has_to_be_called_by_itself(server: Server) -> None:
+async def test_tool_that_asks_has_to_be_called_by_itself(server: Server) -> None:
     async with Client(server, elicitation_handler=lambda question: {"value": True}) as client:
         [found] = await failing_batch(client, {"tool_name": "ask"})
         assert found["status"] == "failure"
@@ -365,7 +365,7 @@ async def test_open_world_calls_are_limited(shop: Server) -> None:
     assert error["error_details"]["retry_after"] > 0
 
 
-def test_a_bucket_fills_at_its_rate() -> None:
+def test_bucket_fills_at_its_rate() -> None:
     now = 0.0
     limiter = ToolRateLimiter(2.0, 2, lambda: now)
     assert [limiter.try_acquire("a"), limiter.try_acquire("a"), limiter.try_acquire("b")] == [0, 0, 0]
@@ -406,7 +406,7 @@ async def test_background_call_is_started_polled_and_fetched(server: Server) -> 
         assert status["ended"] >= status["started"]
 
 
-async def test_a_call_that_fails_has_failed(server: Server) -> None:
+async def test_call_that_fails_has_failed(server: Server) -> None:
     async with Client(server) as client:
         found = await ended(client, await started(client, "buy", product="sock"))
         assert found["status"] == "failed"
@@ -415,7 +415,7 @@ async def test_a_call_that_fails_has_failed(server: Server) -> None:
             await started(client, "nothing")
 
 
-async def test_a_call_can_be_stopped(server: Server) -> None:
+async def test_call_can_be_stopped(server: Server) -> None:
     async with Client(server) as client:
         job = await started(client, "hang")
         assert (await client.call_tool("tool_result", {"job_id": job})).structured["result"] is None
@@ -504,7 +504,7 @@ async def test_finished_call_is_dropped_after_the_retention_period() -> None:
     assert kept.find(job.id, "") is None
 
 
-async def test_a_crash_in_a_batch_shows_nothing_of_itself(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_crash_in_a_batch_shows_nothing_of_itself(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "portico")
     found = await asked(server, "tools_batch", calls=[{"tool_name": "crash"}, {"tool_name": "count"}])
     assert "secret" not in json.dumps(found)

@@ -55,7 +55,7 @@ def blocks(text: str, key: str) -> list[Any]:
     return [json.loads(fence.body) for fence in section(text, key).fences if fence.language == "json"]
 
 
-async def test_a_specification_has_eight_sections_in_order(shop: Server) -> None:
+async def test_specification_has_eight_sections_in_order(shop: Server) -> None:
     contract = await invoker.fetch_contract(shop)
     text = render_specification(contract)
     headings = [line.removeprefix("### ") for line in text.splitlines() if line.startswith("### ")]
@@ -78,11 +78,11 @@ async def test_specification_contains_the_declared_contract(shop: Server) -> Non
     assert blocks(text, "input")[0]["properties"] == buy.input_schema["properties"]
 
 
-async def test_a_tool_without_a_version_has_its_server_s(shop: Server) -> None:
+async def test_tool_without_a_version_has_its_server_s(shop: Server) -> None:
     assert "**Version**: 1.4.0 (of the server:" in render_specification(await invoker.fetch_contract(shop))
 
 
-async def test_the_examples_are_messages_of_the_contract_and_the_call_works(shop: Server) -> None:
+async def test_examples_are_messages_of_the_contract_and_the_call_works(shop: Server) -> None:
     contract = await invoker.fetch_contract(shop)
     buy = contract.find("buy")
     assert buy is not None
@@ -172,7 +172,7 @@ HOSTILE = "\n\n".join(
 )
 
 
-def test_a_description_cannot_break_out(tool: Make) -> None:
+def test_description_cannot_break_out(tool: Make) -> None:
     member = {"type": "string", "description": f"a | b\n{HOSTILE}", "default": "`|`"}
     text = render_specification(
         tool({"type": "object", "properties": {"x|y`": member}}, description=HOSTILE, title=HOSTILE)
@@ -216,7 +216,7 @@ def test_invalid_schema_does_not_stop_rendering(schema: Any) -> None:
     )
 
 
-def test_a_schema_without_end_is_rendered_in_bounds(tool: Make) -> None:
+def test_schema_without_end_is_rendered_in_bounds(tool: Make) -> None:
     wide = {f"p{n}": {"$ref": "#"} for n in range(50)}
     assert len(render_specification(tool({"type": "object", "properties": wide}))) < 200_000
 

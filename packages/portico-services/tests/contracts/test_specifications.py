@@ -78,7 +78,7 @@ def test_lock_file_matches_the_served_tools(service: Shipped, tmp_path: Path) ->
     assert check.returncode == 0, check.stdout + check.stderr
 
 
-async def test_a_tool_has_one_dotted_name_everywhere(service: Shipped, tmp_path: Path) -> None:
+async def test_tool_has_one_dotted_name_everywhere(service: Shipped, tmp_path: Path) -> None:
     """What is declared in the specification is what tools/call takes and what spec_get knows; each has a version."""
     with_contracts = list(dict.fromkeys([shipped._WHOLE.get(service.name, service.name), "contracts"]))
     place = assembly.ServiceEnvironment(data=tmp_path, store=str(tmp_path / "other.db"))

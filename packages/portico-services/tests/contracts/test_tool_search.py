@@ -42,7 +42,7 @@ TOOLS = contract_from_tools(
         ("eventlgo", "eventlog_query"),
     ],
 )
-def test_the_best_one_comes_first(query: str, name: str) -> None:
+def test_best_one_comes_first(query: str, name: str) -> None:
     assert search_tools(TOOLS, query)[0].tool.name == name
 
 
@@ -55,7 +55,7 @@ def test_limit_is_respected() -> None:
     assert len(search_tools(TOOLS, "a file log task topic", 2)) == 2
 
 
-async def test_a_shop_can_be_searched(shop: Server) -> None:
+async def test_shop_can_be_searched(shop: Server) -> None:
     found = search_tools(await invoker.fetch_contract(shop), "buy something")
     assert found[0].tool.name == "buy"
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)

@@ -83,14 +83,14 @@ def request(**arguments: Any) -> MCPToolCall:
     return MCPToolCall(tool_name="up.t", arguments=arguments)
 
 
-async def test_a_new_field_is_a_minor_change() -> None:
+async def test_new_field_is_a_minor_change() -> None:
     old, new = [await invoker.fetch_contract(make(strict=True)) for make in (first, second)]
     assert diff.diff_contracts(old, new).level == "minor"
 
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_new_field_breaks_no_client(revision: str, strict: bool) -> None:
+async def test_new_field_breaks_no_client(revision: str, strict: bool) -> None:
     server = Upgraded(first(strict=strict))
     async with Client(server, protocol_version=revision) as client:
         assert (await call(client, request(x=1))).data == {"a": 1}
@@ -104,7 +104,7 @@ async def test_a_new_field_breaks_no_client(revision: str, strict: bool) -> None
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_server_that_is_started_again_over_http(revision: str) -> None:
+async def test_server_that_is_started_again_over_http(revision: str) -> None:
     version_discovery._modern_by_target.clear()
     async with listening(first(strict=True)) as port:
         client = Client(f"http://127.0.0.1:{port}/mcp", protocol_version=revision)
@@ -119,7 +119,7 @@ async def test_a_server_that_is_started_again_over_http(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", [one for one in SUPPORTED_PROTOCOL_VERSIONS if one >= "2025-06-18"])
-async def test_a_promise_that_is_broken_stays_so(revision: str) -> None:
+async def test_promise_that_is_broken_stays_so(revision: str) -> None:
     lying = Server("up")
 
     @lying.tool

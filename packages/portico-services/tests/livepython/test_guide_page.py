@@ -66,7 +66,7 @@ def test_documented_limits_match_the_code() -> None:
     assert "ten times a second" in PAGE
 
 
-def test_the_numbers_are_about_right() -> None:
+def test_numbers_are_about_right() -> None:
     [calls] = re.findall(r"a list of about (\d+)", PAGE)
     assert abs(len(seccomp.ALLOWED_SYSCALLS) - int(calls)) <= 10
     [ways] = re.findall(r"try (\d+) ways", PAGE)

@@ -116,7 +116,7 @@ async def test_without_a_word_projects_stay_closed(talk: Begin, in_src: Path) ->
     assert "projectPackages" not in (await live.call("system_info")).structured
 
 
-def test_a_project_has_to_be_there_and_files_have_to_be(tmp_path: Path) -> None:
+def test_project_has_to_be_there_and_files_have_to_be(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not a directory"):
         LivePython(project_dirs=[tmp_path / "nowhere"])
     with pytest.raises(UsageError, match="needs a file system"):

@@ -109,7 +109,7 @@ async def test_sessions_are_private_to_their_principal() -> None:
 
 @jail_only
 @pytest.mark.parametrize("name", ["", "a b", "../x", "x" * 65, "é", "a\n"])
-async def test_a_session_with_an_odd_name_is_refused(talk: Begin, name: str) -> None:
+async def test_session_with_an_odd_name_is_refused(talk: Begin, name: str) -> None:
     live = await talk()
     result = await live.run("1", session=name)
     assert result.is_error
@@ -169,7 +169,7 @@ async def test_killed_worker_is_replaced_and_the_session_reports_it(talk: Begin)
 
 
 @jail_only
-async def test_the_loss_of_a_worker_is_reported_with_the_next_evaluation(talk: Begin) -> None:
+async def test_loss_of_a_worker_is_reported_with_the_next_evaluation(talk: Begin) -> None:
     live = await talk()
     pid = (await live.run("import os; os.getpid()")).structured["value"]
     os.kill(pid, 9)
@@ -206,7 +206,7 @@ async def test_calls_are_serialized_per_session(talk: Begin) -> None:
 
 
 @jail_only
-async def test_a_timeout_has_bounds(talk: Begin) -> None:
+async def test_timeout_has_bounds(talk: Begin) -> None:
     live = await talk(max_timeout=5)
     assert "at most 5 s" in await live.text("1", timeout=6)
     assert (await live.run("1", timeout=0)).is_error
@@ -266,7 +266,7 @@ async def test_two_sessions_do_not_draw_the_same_numbers(talk: Begin) -> None:
 
 
 @jail_only
-async def test_the_tools_answer_with_data_that_fits_their_schemas(talk: Begin) -> None:
+async def test_tools_answer_with_data_that_fits_their_schemas(talk: Begin) -> None:
     live = await talk()
     await live.run("class A:\n    def hello(self): return 'hi'\na = A()")
     for name, arguments, words in [
@@ -389,7 +389,7 @@ async def test_names_are_completed(connect: Callable[..., Any]) -> None:
 
 
 @jail_only
-async def test_a_resource_that_hangs_is_an_error_and_not_for_ever(talk: Begin) -> None:
+async def test_resource_that_hangs_is_an_error_and_not_for_ever(talk: Begin) -> None:
     live = await talk(timeout=0.2)
     code = "class B:\n  def __repr__(self):\n    while True: pass\nclass A:\n  def f(self, x=B()): pass"
     await live.run(code, timeout=5)
@@ -471,7 +471,7 @@ async def test_nothing_is_left_when_the_server_ends() -> None:
 
 
 @jail_only
-async def test_a_service_that_is_added_later_begins_with_its_first_call() -> None:
+async def test_service_that_is_added_later_begins_with_its_first_call() -> None:
     server = Server("live", version="1")
     live = LivePython()
     async with Client(server) as client:

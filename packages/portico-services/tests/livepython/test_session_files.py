@@ -28,7 +28,7 @@ def kept(talk: Begin, tmp_path: Path) -> Begin:
     return begin
 
 
-async def test_the_usual_tools_are_few_and_all_are_more(tmp_path: Path) -> None:
+async def test_usual_tools_are_few_and_all_are_more(tmp_path: Path) -> None:
     async def listed(live: LivePython) -> set[str]:
         server = Server("live", version="1")
         server.add(live)
@@ -46,7 +46,7 @@ async def test_the_usual_tools_are_few_and_all_are_more(tmp_path: Path) -> None:
     assert {"evaluate", "define_method"} <= await listed(AttachedPython({}, evaluate=True))
 
 
-async def test_a_method_is_changed_and_the_change_is_a_patch(kept: Begin) -> None:
+async def test_method_is_changed_and_the_change_is_a_patch(kept: Begin) -> None:
     live = await kept()
     await live.run("class A:\n    def f(self):\n        return 1\na = A()")
     told = await live.call("define_method", className="A", source="def f(self):\n    return 2")
@@ -63,7 +63,7 @@ async def test_a_method_is_changed_and_the_change_is_a_patch(kept: Begin) -> Non
     assert "was not changed in this session" in (await live.call("undo_change", className="A", selector="f")).text
 
 
-async def test_a_session_that_was_saved_is_restored_by_another_server(kept: Begin) -> None:
+async def test_session_that_was_saved_is_restored_by_another_server(kept: Begin) -> None:
     live = await kept()
     await live.run("import json\nclass A:\n    def f(self): return 1\na = [A()]; text = 'ö'; free = (x for x in a)")
     told = (await live.call("save_session", name="monday")).structured

@@ -190,7 +190,7 @@ def test_hook_does_not_create_a_store(shell: Shell, tmp_path: Path, name: str) -
 
 
 @pytest.mark.parametrize("name", HOOKS)
-def test_a_storage_that_fails_does_not_stop_an_assistant(
+def test_storage_that_fails_does_not_stop_an_assistant(
     shell: Shell, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_hooks, "LOCK_TIMEOUT_SECONDS", 0.05)
@@ -205,9 +205,7 @@ def test_a_storage_that_fails_does_not_stop_an_assistant(
     assert shell("hook", name, "--store", "what://is/this", stdin=given) == []
 
 
-def test_a_hook_reads_while_another_process_writes(
-    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hook_reads_while_another_process_writes(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_hooks, "LOCK_TIMEOUT_SECONDS", 0.05)
     shell("capture", "The deploy script needs the staging key first")
     other = sqlite3.connect(tmp_path / "data" / "portico.db", isolation_level=None)
@@ -234,7 +232,7 @@ def test_hook_usage_error_does_not_exit_with_status_2(shell: Shell) -> None:
     shell("hook", "session-start", "--colour", "red", fails=1)
 
 
-def test_a_hook_does_not_wait_for_ever(tmp_path: Path) -> None:
+def test_hook_does_not_wait_for_ever(tmp_path: Path) -> None:
     code = override_constants(
         {"portico_services.cli.memory_hooks.HOOK_TIMEOUT_SECONDS": 0.2},
         "import portico_services.cli.memory_hooks as h, sys; sys.exit(h.run(['hook', 'session-start']))",

@@ -39,7 +39,7 @@ def test_shell_captures_recalls_and_edits_memories(shell: Shell) -> None:
     assert "not found" in shell("show", captured["id"], fails=1)
 
 
-def test_the_history_in_a_table_says_what_was_there_before(shell: Shell) -> None:
+def test_history_in_a_table_says_what_was_there_before(shell: Shell) -> None:
     (captured,) = shell("capture", "We use PostgreSQL", "-t", "db")
     shell("edit", captured["id"], "We use SQLite")
     shown = shell("show", captured["id"], "--format", "table", plain=True)
@@ -49,7 +49,7 @@ def test_the_history_in_a_table_says_what_was_there_before(shell: Shell) -> None
     assert same["history"][0]["content"] == "We use PostgreSQL"
 
 
-def test_a_secret_is_refused_at_the_shell_too(shell: Shell) -> None:
+def test_secret_is_refused_at_the_shell_too(shell: Shell) -> None:
     said = shell("capture", f"The key is {KEY}", fails=1)
     assert "Not stored" in said and KEY not in said
     (captured,) = shell("capture", f"The key is {KEY}", "--secrets", "redact")
@@ -62,7 +62,7 @@ def test_a_secret_is_refused_at_the_shell_too(shell: Shell) -> None:
     assert captured["contains"] == ["email"]
 
 
-def test_an_export_is_imported_at_the_shell(shell: Shell, tmp_path: Path) -> None:
+def test_export_is_imported_at_the_shell(shell: Shell, tmp_path: Path) -> None:
     shell("capture", "one thing", "-n", "context")
     shell("capture", "another matter", "-n", "config")
     for format in ("jsonl", "markdown"):
@@ -75,7 +75,7 @@ def test_an_export_is_imported_at_the_shell(shell: Shell, tmp_path: Path) -> Non
         assert shell("import", str(path), "--export-format", format, "--store", other)[0]["unchanged"] == 2
 
 
-def test_an_export_is_written_to_a_file(shell: Shell, tmp_path: Path) -> None:
+def test_export_is_written_to_a_file(shell: Shell, tmp_path: Path) -> None:
     shell("capture", "one thing", "-n", "context")
     path = tmp_path / "backup.jsonl"
     assert shell("export", str(path), plain=True) == ""
@@ -90,7 +90,7 @@ def test_an_export_is_written_to_a_file(shell: Shell, tmp_path: Path) -> None:
         shell(*words, fails=2)
 
 
-def test_an_export_of_everything_has_all_projects_and_the_users_own(
+def test_export_of_everything_has_all_projects_and_the_users_own(
     shell: Shell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number, words in enumerate((("--project", "a"), ("--project", "b"), ("--domain", "user"), ())):
@@ -106,7 +106,7 @@ def test_an_export_of_everything_has_all_projects_and_the_users_own(
 
 
 @pytest.mark.parametrize("format", ["jsonl", "markdown"])
-def test_an_import_that_cannot_be_read_changes_nothing(shell: Shell, format: str) -> None:
+def test_import_that_cannot_be_read_changes_nothing(shell: Shell, format: str) -> None:
     shell("capture", "one thing", "-n", "context")
     good = (
         shell("export", "--export-format", format, plain=True)
@@ -148,7 +148,7 @@ def test_weak_matches_are_marked(shell: Shell, capsys: pytest.CaptureFixture[str
     assert "MATCH" not in shell("recall", "staging server port", "--format", "table", plain=True)
 
 
-def test_the_project_is_shown_where_several_are_listed(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_project_is_shown_where_several_are_listed(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     for project in ("github.com/ann/shop", "github.com/ann/site"):
         shell("capture", f"The port of {project} is 8080", "-n", "config", "--project", project)
@@ -158,7 +158,7 @@ def test_the_project_is_shown_where_several_are_listed(shell: Shell, monkeypatch
     assert "PROJECT" not in shell("list", "--format", "table", plain=True)
 
 
-def test_the_end_of_a_projects_name_is_enough(shell: Shell) -> None:
+def test_end_of_a_projects_name_is_enough(shell: Shell) -> None:
     for project in ("github.com/ann/shop", "github.com/ann/site", "github.com/bob/site"):
         shell("capture", "We use PostgreSQL", "-n", "config", "--project", project)
     assert shell("list", "--project", "shop")[0]["project"] == "github.com/ann/shop"
@@ -279,7 +279,7 @@ def test_memories_are_shared_at_the_shell(shell: Shell, tmp_path: Path) -> None:
     assert "Unknown remote" in shell("sync", "--remote", "elsewhere", fails=1)
 
 
-def test_the_words_behind_memory_are_completed() -> None:
+def test_words_behind_memory_are_completed() -> None:
     assert complete(["memory", "re"]) == ["recall", "restore"]
     assert complete(["memory", "hook", "pre"]) == ["pre-compact"]
     assert complete(["memory", "list", "--na"]) == ["--namespace"]

@@ -142,7 +142,7 @@ async def captured_by(client: Client, **arguments: Any) -> tuple[str | None, str
     return (await call_tool(client, "memory_get", memory_id=id)).get("author"), history["changes"][-1].get("who")
 
 
-async def test_the_author_of_a_capture_in_a_repository_is_that_of_git(
+async def test_author_of_a_capture_in_a_repository_is_that_of_git(
     serving: Serving, tmp_path: Path, git_user: Path
 ) -> None:
     folder = app(tmp_path / "app")
@@ -161,7 +161,7 @@ async def test_memory_captured_outside_a_repository_has_no_author(
     assert await captured_by(await serving(project="other", project_dir=app(tmp_path / "app"))) == (None, None)
 
 
-async def test_a_name_that_may_not_be_stored_is_left_out(serving: Serving, tmp_path: Path, git_user: Path) -> None:
+async def test_name_that_may_not_be_stored_is_left_out(serving: Serving, tmp_path: Path, git_user: Path) -> None:
     replace_text(git_user, "[user]\n\tname = ann.lee@lindholm-bakery.se\n")
     client = await serving(project=None, project_dir=app(tmp_path / "app"), pii="block")
     assert (await captured_by(client))[0] is None

@@ -44,7 +44,7 @@ async def test_all_of_it_is_offered_by_name(spawn: Spawn, tmp_path: Path) -> Non
     assert {"memory_erase", "memory_gc", "memory_reindex", "memory_init"} <= {one["name"] for one in listed}
 
 
-async def test_a_batch_is_answered_as_one(connect: Connect, tmp_path: Path) -> None:
+async def test_batch_is_answered_as_one(connect: Connect, tmp_path: Path) -> None:
     server = Server("remembering", version="1")
     server.add(Memory(tmp_path / "memory.db", project="here/project"))
     async with server.lifespan():
@@ -103,7 +103,7 @@ async def test_recall_as_of_a_time_is_available_as_a_tool_argument(
     assert "Invalid date 'yesterday'" in (await call_failing_tool(client, "memory_recall", as_of="yesterday"))[0]
 
 
-async def test_a_search_has_pages_too(serving: Serving) -> None:
+async def test_search_has_pages_too(serving: Serving) -> None:
     client = await serving()
     for word in ("apple", "pear", "plum", "cherry", "quince"):
         text = f"{word} trees grow in the orchard behind the {word} house"

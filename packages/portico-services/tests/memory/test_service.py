@@ -47,14 +47,14 @@ async def test_other_names_are_understood_and_not_listed(serving: Serving) -> No
     assert (await call_tool(client, "subcog_list", filter="ns:decisions"))["count"] == 1
 
 
-async def test_a_misspelt_argument_is_refused(serving: Serving) -> None:
+async def test_misspelt_argument_is_refused(serving: Serving) -> None:
     client = await serving()
     result = await client.call_tool("memory_capture", {**CAPTURE, "tag": ["x"]}, raise_on_error=False)
     assert result.is_error and "tag" in result.content[0].text
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18"])
-async def test_an_unknown_namespace_is_invalid_params_on_older_revisions(serving: Serving, revision: str) -> None:
+async def test_unknown_namespace_is_invalid_params_on_older_revisions(serving: Serving, revision: str) -> None:
     client = await serving(revision=revision)
     with pytest.raises(ProtocolError) as refusal:
         await client.call_tool("memory_capture", {"content": "x", "namespace": "unknown"})
@@ -202,7 +202,7 @@ async def test_namespace_subscription_reports_captured_memories(serving: Serving
     assert change.uri == captured["urn"]
 
 
-async def test_the_first_memory_of_a_namespace_changes_the_list_of_resources(serving: Serving) -> None:
+async def test_first_memory_of_a_namespace_changes_the_list_of_resources(serving: Serving) -> None:
     client = await serving()
     assert "memory://project/decisions" not in {one.uri for one in await client.list_resources()}
     async with client.listen(resources=True) as changes:
@@ -228,7 +228,7 @@ async def test_global_is_the_user_everywhere(serving: Serving) -> None:
     assert CAPTURE["content"] in (await client.read_resource("memory://global/decisions"))[0].text
 
 
-async def test_the_log_names_tools_as_they_are_listed(serving: Serving) -> None:
+async def test_log_names_tools_as_they_are_listed(serving: Serving) -> None:
     heard: list[Any] = []
     client = await serving(revision="2025-06-18", client={"log_handler": heard.append}, tool_prefix="subcog")
     await call_failing_tool(client, "subcog_get", memory_id="nowhere")
@@ -250,7 +250,7 @@ async def test_completion_knows_namespaces_and_topics(serving: Serving) -> None:
     ]
 
 
-async def test_a_read_only_memory_can_be_searched(serving: Serving) -> None:
+async def test_read_only_memory_can_be_searched(serving: Serving) -> None:
     await call_tool(await serving(tool_prefix="first"), "first_capture", **CAPTURE)
     client = await serving(read_only=True)
     assert (await call_tool(client, "memory_recall", query="storage"))["count"] == 1
@@ -302,7 +302,7 @@ async def test_it_can_be_added_while_the_server_runs(tmp_path: Any) -> None:
         assert (await call_tool(client, "memory_capture", **CAPTURE))["stored"]
 
 
-async def test_a_secret_is_blocked_and_not_repeated(serving: Serving) -> None:
+async def test_secret_is_blocked_and_not_repeated(serving: Serving) -> None:
     client = await serving()
     text, error = await call_failing_tool(client, "memory_capture", content=f"The key is {KEY}", namespace="config")
     assert error["number"] == -32605 and error["code"] == "content_blocked"

@@ -116,7 +116,7 @@ def test_own_fields_are_not_anonymized() -> None:
     assert shown["nextCursor"] == shown["logName"] == shown["timestamp"] == "error"
 
 
-def test_the_names_of_this_machine_are_always_known() -> None:
+def test_names_of_this_machine_are_always_known() -> None:
     assert "bertha" not in hidden("bertha did it on maschine", known_names=[("user", "bertha"), ("host", "maschine")])
 
 
@@ -128,7 +128,7 @@ def test_anonymization_token_is_resolved_in_arguments() -> None:
     assert anonymizer.resolve_token("user-000000000000")[0] == "user-000000000000"
 
 
-def test_a_token_is_not_hidden_again() -> None:
+def test_token_is_not_hidden_again() -> None:
     anonymizer = Anonymizer("anonymize", KEY)
     shown = anonymizer.anonymize({"user": "alice"})
     assert anonymizer.anonymize(shown) == shown
@@ -136,7 +136,7 @@ def test_a_token_is_not_hidden_again() -> None:
 
 @pytest.mark.parametrize("text", ["a@" * 50_000, "1." * 50_000, ":" * 50_000, "S-1" + "-1" * 50_000, "user=" * 20_000])
 @pytest.mark.parametrize("level", ["anonymize", "strict"])
-def test_a_text_made_to_be_slow_is_not(text: str, level: str) -> None:
+def test_text_made_to_be_slow_is_not(text: str, level: str) -> None:
     assert hidden(text, level) is not None
 
 
@@ -224,7 +224,7 @@ def registry(privacy: str = "anonymize") -> Machine:
     "name",
     ["DisplayName", "Owner", "User", "UserName", "Host", "Server", "ServerName", "Domain", "PrincipalName", "Mail"],
 )
-def test_a_registry_value_is_read_as_it_was_written(name: str) -> None:
+def test_registry_value_is_read_as_it_was_written(name: str) -> None:
     machine = registry()
     key = r"HKCU\Software\P"
     for text in ("Printer in the hall", "Internet", "Computer", "0x00000001", r"@%systemroot%\system32\afd.sys,-1000"):

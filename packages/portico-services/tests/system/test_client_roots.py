@@ -91,7 +91,7 @@ async def test_root_that_is_not_a_local_directory_is_ignored(folder: Path, root:
     assert user.asked == []
 
 
-async def test_the_answer_is_recorded(folder: Path) -> None:
+async def test_answer_is_recorded(folder: Path) -> None:
     server = serving()
     async with Client(server, roots=[(folder / "mine").as_uri()], elicitation_handler=User("yes")) as client:
         await read(client, folder / "mine" / "plan.txt")

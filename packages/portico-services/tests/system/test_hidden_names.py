@@ -250,7 +250,7 @@ async def test_name_is_found_by_token_but_not_by_prefix(shown: Shown) -> None:
         assert listed["processes"] == []
 
 
-async def test_a_file_is_read_by_whole_lines(shown: Shown) -> None:
+async def test_file_is_read_by_whole_lines(shown: Shown) -> None:
     async with Client(shown.server) as client:
         user, _ = await tokens_of(client, shown)
         path = f"{shown.folder}/data/home/{user}/{user}.txt"
@@ -269,7 +269,7 @@ async def test_a_file_is_read_by_whole_lines(shown: Shown) -> None:
             assert part["content"] in whole
 
 
-async def test_a_line_without_end_is_cut_in_the_same_places(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_line_without_end_is_cut_in_the_same_places(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_ranges, "MAX_LINE_BYTES", 64)
     path = shown.folder / "data" / "endless.txt"
     path.write_text("word m.kowalski; " * 40, encoding="utf-8")
@@ -282,7 +282,7 @@ async def test_a_line_without_end_is_cut_in_the_same_places(shown: Shown, monkey
     path.unlink()
 
 
-async def test_a_page_with_more_names_than_can_be_hidden_is_refused(
+async def test_page_with_more_names_than_can_be_hidden_is_refused(
     shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("portico_services.system.anonymizer.MAX_NAMES_PER_RESULT", 5)

@@ -86,7 +86,7 @@ def array_of(data: bytes) -> int:
     return int(struct.unpack_from("<Q", data, 176)[0])
 
 
-def test_a_chain_of_arrays_that_goes_in_circles_ends() -> None:
+def test_chain_of_arrays_that_goes_in_circles_ends() -> None:
     _, data = forged()
     first = array_of(data)
     file = JournalFile(spoil(spoil(data, first + 16, first), 152, 2**40))
@@ -100,7 +100,7 @@ def test_array_length_is_limited_by_its_object(count: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 15, 2**31, 2**63, 2**64 - 1])
-def test_a_size_that_cannot_be_is_damaged(size: int) -> None:
+def test_size_that_cannot_be_is_damaged(size: int) -> None:
     made, data = forged()
     file = JournalFile(spoil(data, made.entries[0] + 8, size))
     with pytest.raises(CorruptData):
@@ -114,13 +114,13 @@ def test_values_of_a_field_that_go_in_circles_end() -> None:
     assert len(list(file.values("MESSAGE"))) == 1
 
 
-def test_a_bucket_that_goes_in_circles_ends() -> None:
+def test_bucket_that_goes_in_circles_ends() -> None:
     made, data = forged()
     field = made.fields["MESSAGE"]
     assert "MESSAGE" in JournalFile(spoil(data, field + 24, field))._fields()
 
 
-def test_an_entry_cannot_unpack_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_cannot_unpack_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("zstandard")
     monkeypatch.setattr(journal_file, "MAX_ENTRY_BYTES", 2_000_000)
     entry = [(f"F{n}", b"x" * 900_000) for n in range(20)]
@@ -137,7 +137,7 @@ def test_entry_with_too_many_fields_is_corrupt() -> None:
         file.fields(file.entry_header(offset))
 
 
-def test_a_journal_of_a_later_version_is_not_guessed_at() -> None:
+def test_journal_of_a_later_version_is_not_guessed_at() -> None:
     _, data = forged()
     out = bytearray(data)
     struct.pack_into("<I", out, 12, 1 << 20)
@@ -165,7 +165,7 @@ def test_file_is_freed_without_the_garbage_collector(make: Callable[[], object])
 # Hives, one harm at a time
 
 
-def test_a_key_that_is_its_own_subkey_is_met_once() -> None:
+def test_key_that_is_its_own_subkey_is_met_once() -> None:
     made = forgery.Hive()
     inner = made.key("inner")
     outer = made.key("outer", subkeys=[inner])
@@ -176,7 +176,7 @@ def test_a_key_that_is_its_own_subkey_is_met_once() -> None:
     assert [key.name for _, key in hive.walk()] == ["outer", "inner"]
 
 
-def test_a_list_of_lists_that_contains_itself_ends() -> None:
+def test_list_of_lists_that_contains_itself_ends() -> None:
     made = forgery.Hive()
     listed = made.cell(struct.pack("<2sHII", b"ri", 2, 0, 0))
     struct.pack_into("<II", made.out, listed + 8, listed, listed)

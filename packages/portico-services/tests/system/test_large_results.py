@@ -28,7 +28,7 @@ def server(tmp_path: Path) -> Server:
     return server
 
 
-async def test_a_page_of_a_log_is_bounded_and_the_rest_follows(server: Server) -> None:
+async def test_page_of_a_log_is_bounded_and_the_rest_follows(server: Server) -> None:
     messages: list[str] = []
     more: dict[str, Any] = {}
     async with Client(server) as client:

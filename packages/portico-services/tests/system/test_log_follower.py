@@ -156,7 +156,7 @@ def test_rotated_entries_are_not_repeated_when_the_log_is_lost(tmp_path: Path, l
     assert "truncated or replaced" in follower.problems[-1]
 
 
-def test_a_log_that_is_not_there_yet_can_be_followed(tmp_path: Path) -> None:
+def test_log_that_is_not_there_yet_can_be_followed(tmp_path: Path) -> None:
     follower = Follower(tmp_path / "log")
     assert follower.told() == []
     add(tmp_path / "log", 1, 2)
@@ -165,7 +165,7 @@ def test_a_log_that_is_not_there_yet_can_be_followed(tmp_path: Path) -> None:
     assert follower.told() == messages(3)
 
 
-def test_an_empty_log_can_be_followed_through_its_rotation(tmp_path: Path) -> None:
+def test_empty_log_can_be_followed_through_its_rotation(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.touch()
     follower = Follower(log)
@@ -209,7 +209,7 @@ def test_follow_includes_new_files(tmp_path: Path) -> None:
     assert follower.told() == []
 
 
-def test_a_journal_is_followed(tmp_path: Path) -> None:
+def test_journal_is_followed(tmp_path: Path) -> None:
     path = tmp_path / "system.journal"
     entries = [forgery.entry(f"message {n}") for n in range(6)]
     path.write_bytes(forgery.journal(entries[:3]))
@@ -219,7 +219,7 @@ def test_a_journal_is_followed(tmp_path: Path) -> None:
     assert follower.told(limit=2) == messages(3, 4, 5)
 
 
-def test_a_text_log_is_not_read_from_its_beginning_to_be_followed(tmp_path: Path) -> None:
+def test_text_log_is_not_read_from_its_beginning_to_be_followed(tmp_path: Path) -> None:
     log = tmp_path / "log"
     add(log, *range(20_000))
     roots = AllowedPaths([tmp_path])
@@ -246,7 +246,7 @@ async def follow_log(client: Client, **arguments: Any) -> Any:
     return (await asyncio.wait_for(call, TIMEOUT_SECONDS)).structured
 
 
-async def test_a_call_waits_for_the_next_entry(tmp_path: Path) -> None:
+async def test_call_waits_for_the_next_entry(tmp_path: Path) -> None:
     add(tmp_path / "log", 1)
     async with serving(tmp_path / "log") as client:
         first = await follow_log(client, waitSeconds=0)

@@ -53,11 +53,11 @@ def test_processes_are_found_by_name_and_put_in_order() -> None:
         ("ls /tmp", "ls /tmp"),
     ],
 )
-def test_a_command_line_is_shown_without_its_secrets(command: str, shown: str) -> None:
+def test_command_line_is_shown_without_its_secrets(command: str, shown: str) -> None:
     assert processes.redact_command_line(command) == shown
 
 
-def test_the_machine_is_described() -> None:
+def test_machine_is_described() -> None:
     pytest.importorskip("psutil")
     machine = processes.machine_info()
     assert machine.physical_memory > 0
@@ -117,7 +117,7 @@ def older() -> str:
     return text
 
 
-def test_a_trail_of_an_earlier_version_goes_on_and_stays_verifiable(tmp_path: Path) -> None:
+def test_trail_of_an_earlier_version_goes_on_and_stays_verifiable(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     file.write_text(older())
     assert tampered_record(file) is None
@@ -132,7 +132,7 @@ def test_a_trail_of_an_earlier_version_goes_on_and_stays_verifiable(tmp_path: Pa
     assert tampered_record(file) is not None
 
 
-def test_an_audit_file_that_is_full_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_file_that_is_full_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_log, "MAX_FILE_BYTES", 1000)
     file = tmp_path / "audit.jsonl"
     trail = AuditLog(file)
@@ -200,7 +200,7 @@ def test_installation_key_is_created_once_and_private(tmp_path: Path) -> None:
     assert machine.installation_key(None) != machine.installation_key(None)
 
 
-def test_a_broken_key_is_not_replaced(tmp_path: Path) -> None:
+def test_broken_key_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "system.key").write_bytes(b"short")
     with pytest.raises(ValueError, match="invalid key file"):
         machine.installation_key(tmp_path)
@@ -215,16 +215,16 @@ def test_subprocess_runs_without_a_shell_and_stops_when_closed() -> None:
     lines.close()
 
 
-def test_a_program_that_hangs_is_stopped() -> None:
+def test_program_that_hangs_is_stopped() -> None:
     assert list(subprocesses.run_lines(["sleep", "1000"], seconds=0.05)) == []
 
 
-def test_a_program_that_is_missing_is_named() -> None:
+def test_program_that_is_missing_is_named() -> None:
     with pytest.raises(MissingDependency, match="no-such-program"):
         next(subprocesses.run_lines(["no-such-program"]))
 
 
-def test_a_line_without_end_is_damaged() -> None:
+def test_line_without_end_is_damaged() -> None:
     with pytest.raises(CorruptData):
         list(subprocesses.run_lines(["head", "-c", "5000000", "/dev/zero"]))
 
@@ -248,7 +248,7 @@ def test_control_characters_are_escaped(text: str, shown: str) -> None:
     assert escape_controls_deep({text: [text]}) == {shown: [shown]}
 
 
-def test_a_long_text_is_cut_with_a_way_to_the_rest() -> None:
+def test_long_text_is_cut_with_a_way_to_the_rest() -> None:
     assert truncate("x" * 5, "there") == "x" * 5
     assert (
         truncate("x" * 5000, "read eventlog://System/1", 10)
@@ -263,7 +263,7 @@ def test_path_that_is_not_utf8_round_trips_as_text() -> None:
     assert path_from_text(path_to_text(path)) == path
 
 
-def test_the_service_starts_without_any_optional_package() -> None:
+def test_service_starts_without_any_optional_package() -> None:
     """Imports of such packages wait until they are needed."""
     code = (
         "import sys\n"

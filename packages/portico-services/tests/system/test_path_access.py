@@ -49,15 +49,15 @@ def text(roots: AllowedPaths, path: object) -> str:
         return file.read(0, 100).decode()
 
 
-def test_a_file_below_a_root_is_read(root: Path, way: str) -> None:
+def test_file_below_a_root_is_read(root: Path, way: str) -> None:
     assert text(AllowedPaths([root]), root / "folder" / "file.txt") == "inside"
 
 
-def test_a_relative_path_is_below_the_only_root(root: Path, way: str) -> None:
+def test_relative_path_is_below_the_only_root(root: Path, way: str) -> None:
     assert text(AllowedPaths([root]), "folder/file.txt") == "inside"
 
 
-def test_a_relative_path_is_refused_where_there_are_two_roots(root: Path) -> None:
+def test_relative_path_is_refused_where_there_are_two_roots(root: Path) -> None:
     with pytest.raises(PathNotAllowed, match="is relative"):
         AllowedPaths([root, root.parent]).open("folder/file.txt")
 
@@ -83,19 +83,19 @@ def test_path_sharing_only_a_prefix_with_a_root_is_outside(root: Path, way: str)
 
 
 @pytest.mark.parametrize("target", ["../outside.txt", "/etc/passwd", "folder/../../outside.txt"])
-def test_a_link_that_leads_out_is_refused(root: Path, way: str, target: str) -> None:
+def test_link_that_leads_out_is_refused(root: Path, way: str, target: str) -> None:
     (root / "link").symlink_to(target)
     with pytest.raises(PathNotAllowed):
         AllowedPaths([root]).open(str(root / "link"))
 
 
-def test_a_folder_that_is_a_link_out_is_refused(root: Path, way: str) -> None:
+def test_folder_that_is_a_link_out_is_refused(root: Path, way: str) -> None:
     (root / "way").symlink_to("..")
     with pytest.raises((PathNotAllowed, NotFound)):
         AllowedPaths([root]).open(str(root / "way" / "outside.txt"))
 
 
-def test_the_links_of_proc_lead_nowhere() -> None:
+def test_links_of_proc_lead_nowhere() -> None:
     with pytest.raises(SystemToolError, check=has_outcome("outside", "denied")):
         AllowedPaths(["/proc"]).open("/proc/self/root/etc/passwd")
 
@@ -112,14 +112,14 @@ def test_pipes_sockets_and_devices_are_refused_and_not_waited_for(root: Path, wa
         AllowedPaths(["/dev"]).open("/dev/zero")
 
 
-def test_a_file_that_is_gone_is_absent(root: Path, way: str) -> None:
+def test_file_that_is_gone_is_absent(root: Path, way: str) -> None:
     with pytest.raises(NotFound):
         AllowedPaths([root]).open(str(root / "nothing"))
     with pytest.raises(NotFound):
         AllowedPaths([root]).open(str(root / "folder" / "file.txt" / "more"))
 
 
-def test_a_root_that_is_a_file_is_only_that_file(root: Path, way: str) -> None:
+def test_root_that_is_a_file_is_only_that_file(root: Path, way: str) -> None:
     (root / "folder" / "other.txt").write_text("not named")
     roots = AllowedPaths([root / "folder" / "file.txt"])
     assert text(roots, root / "folder" / "file.txt") == "inside"
@@ -146,7 +146,7 @@ def test_secrets_are_denied_and_hidden(root: Path, way: str, name: str) -> None:
             assert name not in [entry.name for entry in folder.scan()]
 
 
-def test_a_secret_by_another_name_is_denied(root: Path) -> None:
+def test_secret_by_another_name_is_denied(root: Path) -> None:
     (root / "id_rsa").write_text("secret")
     (root / "harmless.txt").symlink_to("id_rsa")
     with pytest.raises(SystemToolError, check=has_outcome("denied", "outside")):
@@ -161,7 +161,7 @@ def test_secrets_of_the_system_are_denied(path: str) -> None:
         AllowedPaths(["/"]).open(path)
 
 
-def test_an_operator_denies_more(root: Path, way: str) -> None:
+def test_operator_denies_more(root: Path, way: str) -> None:
     roots = AllowedPaths([root], deny=["*.txt"])
     with pytest.raises(SystemToolError, check=has_outcome("denied")):
         roots.open(str(root / "folder" / "file.txt"))
@@ -169,7 +169,7 @@ def test_an_operator_denies_more(root: Path, way: str) -> None:
         assert folder.scan() == []
 
 
-def test_a_folder_is_walked_by_its_descriptor(root: Path, way: str) -> None:
+def test_folder_is_walked_by_its_descriptor(root: Path, way: str) -> None:
     (root / "link").symlink_to("/etc")
     with AllowedPaths([root]).open_directory(str(root)) as folder:
         with pytest.raises(OSError):
@@ -179,7 +179,7 @@ def test_a_folder_is_walked_by_its_descriptor(root: Path, way: str) -> None:
             assert [entry.name for entry in below.scan()] == ["file.txt"]
 
 
-def test_a_file_that_others_may_cut_short_is_copied_and_not_mapped(root: Path) -> None:
+def test_file_that_others_may_cut_short_is_copied_and_not_mapped(root: Path) -> None:
     path = root / "folder" / "file.txt"
     for mode, kind in ((0o600, "mmap"), (0o622, "bytes")):
         path.chmod(mode)
@@ -230,7 +230,7 @@ def race(roots: AllowedPaths, place: Path, path: Path, one: Path, other: Path) -
     return seen
 
 
-def test_a_link_that_is_flipped_while_it_is_read_never_leads_out(quick: Path, way: str) -> None:
+def test_link_that_is_flipped_while_it_is_read_never_leads_out(quick: Path, way: str) -> None:
     place = quick / "flipped"
     seen = race(AllowedPaths([quick]), place, place, Path("folder/file.txt"), quick.parent / "outside.txt")
     assert "secret" not in seen
@@ -238,7 +238,7 @@ def test_a_link_that_is_flipped_while_it_is_read_never_leads_out(quick: Path, wa
         assert {"inside", "outside"} <= seen, "a link that stays inside is followed"
 
 
-def test_a_folder_that_is_flipped_while_it_is_passed_never_leads_out(quick: Path, way: str) -> None:
+def test_folder_that_is_flipped_while_it_is_passed_never_leads_out(quick: Path, way: str) -> None:
     (quick.parent / "elsewhere").mkdir()
     (quick.parent / "elsewhere" / "file.txt").write_text("secret")
     place = quick / "flipped"
@@ -353,7 +353,7 @@ def test_file_that_is_not_secret_is_readable(tmp_path: Path, path: str) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="hard links as Unix has them")
-def test_a_hard_link_to_a_secret_is_that_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hard_link_to_a_secret_is_that_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     (home / ".ssh").mkdir(parents=True)
     (home / ".ssh" / "mine").write_text("secret")

@@ -100,7 +100,7 @@ async def test_dotted_names_are_accepted_and_not_listed(folder: Path) -> None:
         assert (await ask(client, "fs.list"))["count"] == 1
 
 
-async def test_a_page_of_a_log(folder: Path) -> None:
+async def test_page_of_a_log(folder: Path) -> None:
     async with serving(system(folder, privacy="off")) as client:
         page = await ask(client, "eventlog_query", logName="app", limit=2, source="sshd")
         assert [entry["id"] & 0xFFF for entry in page["entries"]]
@@ -127,7 +127,7 @@ async def test_a_page_of_a_log(folder: Path) -> None:
         assert offset["entries"] == more["entries"]
 
 
-async def test_a_log_that_is_gone_is_still_listed(folder: Path) -> None:
+async def test_log_that_is_gone_is_still_listed(folder: Path) -> None:
     (folder / "gone.evtx").touch()
     service = system(folder, logs={"gone": folder / "gone.evtx", "app": folder / "app.log"})
     async with serving(service) as client:
@@ -160,7 +160,7 @@ async def test_empty_filters_are_ignored(folder: Path) -> None:
         assert (await ask(client, "process_list", name=""))["count"] > 0
 
 
-async def test_a_long_message_is_cut_and_can_be_read_whole(folder: Path) -> None:
+async def test_long_message_is_cut_and_can_be_read_whole(folder: Path) -> None:
     async with serving(system(folder, privacy="off")) as client:
         [entry] = (await ask(client, "eventlog_query", logName="app", source="app"))["entries"]
         assert len(entry["message"]) < 4200
@@ -268,7 +268,7 @@ async def test_control_characters_are_made_visible(folder: Path) -> None:
         assert "\\x1b[31m" in part["content"]
 
 
-async def test_the_registry_is_read_only_until_it_is_not(folder: Path) -> None:
+async def test_registry_is_read_only_until_it_is_not(folder: Path) -> None:
     given = {"path": r"HKCU\Software\Example", "name": "Answer", "value": 42}
     async with serving(system(folder)) as client:
         assert not (await ask(client, "reg_write", **given, dry_run=True))["written"]
@@ -307,7 +307,7 @@ def test_access_level_that_is_not_a_string_is_refused(folder: Path, level: Any) 
 @pytest.mark.parametrize(
     ("part", "hint"), [("file", "did you mean 'files'?"), ("fs", "expected one of logs, files, registry, processes")]
 )
-def test_an_unknown_part_in_access_levels_is_rejected(folder: Path, part: str, hint: str) -> None:
+def test_unknown_part_in_access_levels_is_rejected(folder: Path, part: str, hint: str) -> None:
     with pytest.raises(UsageError, match=re.escape(f"access_levels: unknown part {part!r} ({hint})")):
         system(folder, access_levels={part: "disabled"})
 
@@ -403,7 +403,7 @@ async def test_prompts(folder: Path) -> None:
         assert "eventlog://A%2FB/7" in said.messages[0].content.text
 
 
-async def test_the_names_of_logs_are_completed(folder: Path, connect: Callable[..., Any]) -> None:
+async def test_names_of_logs_are_completed(folder: Path, connect: Callable[..., Any]) -> None:
     server = Server("test", version="1")
     server.add(system(folder))
     wire = connect(server)
@@ -484,7 +484,7 @@ async def test_index_answers_when_complete(folder: Path) -> None:
         assert found["count"] == 1
 
 
-async def test_a_service_can_come_and_go(folder: Path) -> None:
+async def test_service_can_come_and_go(folder: Path) -> None:
     server = Server("test", version="1")
     async with Client(server) as client:
         assert await client.list_tools() == []

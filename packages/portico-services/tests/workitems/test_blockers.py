@@ -24,7 +24,7 @@ from support.work_items import check_counts, create_item, move_item, read_all_ro
 TIMEOUT_SECONDS = 120.0
 
 
-async def test_a_task_waits_until_its_blockers_are_completed(items: WorkItemStore) -> None:
+async def test_task_waits_until_its_blockers_are_completed(items: WorkItemStore) -> None:
     first, second = await create_item(items), await create_item(items)
     waiting = await create_item(items, blocked_by=[first, second, first])
     assert (await items.get(waiting)).blocked
@@ -49,7 +49,7 @@ async def test_failed_blocker_blocks_until_removed(items: WorkItemStore) -> None
     await check_counts(items)
 
 
-async def test_a_blocker_that_is_reopened_blocks_again(items: WorkItemStore) -> None:
+async def test_blocker_that_is_reopened_blocks_again(items: WorkItemStore) -> None:
     blocker = await create_item(items)
     waiting = await create_item(items, blocked_by=[blocker])
     await items.complete(blocker)
@@ -115,7 +115,7 @@ async def test_unknown_ids_and_tasks_that_are_over_are_refused(items: WorkItemSt
     await check_counts(items)
 
 
-async def test_the_blockers_of_a_task_are_bounded(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_blockers_of_a_task_are_bounded(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portico_services.workitems.dependencies.MAX_BLOCKERS", 3)
     blockers = [await create_item(items) for _ in range(4)]
     with pytest.raises(InvalidWorkItem, match="at most 3"):
@@ -150,7 +150,7 @@ CIRCLES: list[tuple[str, str, str, str, tuple[str, str]]] = [
 @pytest.mark.parametrize(
     ("parents", "blockers", "how", "line"), [row[1:] for row in CIRCLES], ids=[r[0] for r in CIRCLES]
 )
-async def test_a_circle_is_refused_and_changes_nothing(
+async def test_circle_is_refused_and_changes_nothing(
     items: WorkItemStore, parents: str, blockers: str, how: str, line: tuple[str, str]
 ) -> None:
     tasks = {letter: await create_item(items, letter) for letter in "abcdef"}
@@ -169,7 +169,7 @@ async def test_a_circle_is_refused_and_changes_nothing(
     assert await read_all_rows(items) == was
 
 
-async def test_a_new_task_cannot_close_a_circle(items: WorkItemStore) -> None:
+async def test_new_task_cannot_close_a_circle(items: WorkItemStore) -> None:
     top = await create_item(items)
     after = await create_item(items, blocked_by=[top])
     was = await read_all_rows(items)
@@ -208,7 +208,7 @@ async def test_acyclic_dependencies_are_allowed(
     await finish(items)
 
 
-async def test_a_circle_is_searched_within_bounds(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_circle_is_searched_within_bounds(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portico_services.workitems.cycles.MAX_VISITED_NODES", 10)
     chain = [await create_item(items)]
     for _ in range(8):

@@ -26,7 +26,7 @@ async def taken(items: WorkItemStore, worker: str = "ann", **more: Any) -> str |
     return None if found is None else found.id
 
 
-async def test_the_most_urgent_comes_first_and_of_these_the_oldest(items: WorkItemStore) -> None:
+async def test_most_urgent_comes_first_and_of_these_the_oldest(items: WorkItemStore) -> None:
     ids = [await create_item(items, priority=priority) for priority in (3, 1, 3, 5, 1)]
     assert [one.id for one in await items.list_ready()] == [ids[1], ids[4], ids[0], ids[2], ids[3]]
     assert [await taken(items) for _ in range(6)] == [ids[1], ids[4], ids[0], ids[2], ids[3], None]
@@ -56,7 +56,7 @@ async def test_claim_records_worker_and_time(items: WorkItemStore, clock: Clock)
     assert (event.change, event.who, event.fields["worker"]) == ("claimed", "client", [None, "ann"])
 
 
-async def test_a_claim_that_is_not_finished_in_time_goes_back(items: WorkItemStore, clock: Clock) -> None:
+async def test_claim_that_is_not_finished_in_time_goes_back(items: WorkItemStore, clock: Clock) -> None:
     id = await create_item(items)
     await taken(items, "ann", lease=60)
     assert await taken(items, "ben") is None
@@ -77,7 +77,7 @@ async def test_late_worker_may_complete_an_item_that_was_not_reassigned(items: W
     assert (await items.complete(id, "late", worker="ann")).worker == "ann"
 
 
-async def test_a_claim_is_renewed_by_its_worker(items: WorkItemStore, clock: Clock) -> None:
+async def test_claim_is_renewed_by_its_worker(items: WorkItemStore, clock: Clock) -> None:
     id = await create_item(items)
     await taken(items, "ann", lease=60)
     clock.wait(50)
@@ -100,7 +100,7 @@ async def test_without_a_lease_a_claim_lasts(items: WorkItemStore, clock: Clock)
 
 
 @pytest.mark.parametrize("lease", [0, -1, 0.5, 10**12, float("nan")])
-async def test_a_lease_has_bounds(items: WorkItemStore, lease: float) -> None:
+async def test_lease_has_bounds(items: WorkItemStore, lease: float) -> None:
     with pytest.raises(InvalidWorkItem, match="lease"):
         await items.next("ann", lease=lease)
     with pytest.raises(InvalidWorkItem, match="name"):
@@ -184,7 +184,7 @@ async def planned(items: WorkItemStore, condition: str) -> str:
     return await items.read(plan)
 
 
-async def test_the_next_task_is_found_by_its_index(items: WorkItemStore) -> None:
+async def test_next_task_is_found_by_its_index(items: WorkItemStore) -> None:
     """However much is finished, blocked or in progress, none of that is looked at."""
     items = items.for_project("app")
     await items.create_batch([WorkItemDraft(description="x") for _ in range(300)])

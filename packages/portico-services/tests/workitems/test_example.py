@@ -43,7 +43,7 @@ def test_every_tool_and_action_is_on_the_page() -> None:
         assert re.search(rf"`(portico items )?{action}\b", PAGE), action
 
 
-def test_the_table_of_transitions_is_that_of_the_code() -> None:
+def test_table_of_transitions_is_that_of_the_code() -> None:
     for before, after in TRANSITIONS.items():
         assert f"| {before} | {', '.join(after)} |" in PAGE
 

@@ -34,7 +34,7 @@ KILLS = 6
         (errors.DatabaseCorrupt, False),
     ],
 )
-async def test_a_failing_storage_is_explained_without_its_address(
+async def test_failing_storage_is_explained_without_its_address(
     serving: Serving, monkeypatch: pytest.MonkeyPatch, failure: type[Exception], retryable: bool
 ) -> None:
     client = await serving()
@@ -57,7 +57,7 @@ async def test_closed_storage_is_reported(url: str) -> None:
         await items.get("task_0")
 
 
-async def test_a_service_is_started_again_on_the_same_store(serving: Serving) -> None:
+async def test_service_is_started_again_on_the_same_store(serving: Serving) -> None:
     first = await serving()
     made = await call_tool(first, "create_task", description="kept")
     second = await serving()

@@ -22,13 +22,13 @@ def test_many_within_one_millisecond_stay_in_order() -> None:
     assert len(set(made)) == len(made)
 
 
-def test_a_later_millisecond_sorts_later_in_whatever_process() -> None:
+def test_later_id_sorts_later_in_any_process() -> None:
     early = [IdGenerator(lambda: 1_700_000_000_000).next_id() for _ in range(100)]
     late = [IdGenerator(lambda: 1_700_000_000_001).next_id() for _ in range(100)]
     assert max(early) < min(late)
 
 
-def test_a_clock_that_is_set_back_does_not_turn_the_order() -> None:
+def test_clock_that_is_set_back_does_not_turn_the_order() -> None:
     times = iter([2_000, 1_000, 1_500, 2_001])
     ids = IdGenerator(lambda: next(times))
     made = [ids.next_id() for _ in range(4)]

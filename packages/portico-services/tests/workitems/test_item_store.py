@@ -26,7 +26,7 @@ WAYS = {"pending": [], "in_progress": ["in_progress"], "completed": ["completed"
 
 @pytest.mark.parametrize("before", STATUSES)
 @pytest.mark.parametrize("after", STATUSES)
-async def test_a_transition_is_legal_or_changes_nothing(items: WorkItemStore, before: str, after: str) -> None:
+async def test_transition_is_legal_or_changes_nothing(items: WorkItemStore, before: str, after: str) -> None:
     id = await create_item(items)
     for status in WAYS[before]:
         await set_status(items, id, status)
@@ -105,7 +105,7 @@ async def test_history_records_the_actor_and_outlives_the_task(items: WorkItemSt
 # Parents
 
 
-async def test_a_parent_is_not_over_before_its_children(items: WorkItemStore) -> None:
+async def test_parent_is_not_over_before_its_children(items: WorkItemStore) -> None:
     parent = await create_item(items)
     child = await create_item(items, parent_id=parent)
     for status in ("completed", "failed"):
@@ -134,7 +134,7 @@ async def test_open_tasks_cannot_be_placed_below_a_closed_one(items: WorkItemSto
     await check_counts(items)
 
 
-async def test_a_task_moves_to_another_parent_and_away(items: WorkItemStore) -> None:
+async def test_task_moves_to_another_parent_and_away(items: WorkItemStore) -> None:
     first, second = await create_item(items), await create_item(items)
     child = await create_item(items, parent_id=first)
     assert (await move_item(items, child, second)).parent_id == second
@@ -146,7 +146,7 @@ async def test_a_task_moves_to_another_parent_and_away(items: WorkItemStore) -> 
         await move_item(items, child, "task_nowhere")
 
 
-async def test_a_task_is_never_below_itself(items: WorkItemStore) -> None:
+async def test_task_is_never_below_itself(items: WorkItemStore) -> None:
     top = await create_item(items)
     middle = await create_item(items, parent_id=top)
     leaf = await create_item(items, parent_id=middle)
@@ -157,7 +157,7 @@ async def test_a_task_is_never_below_itself(items: WorkItemStore) -> None:
     assert await read_all_rows(items) == was
 
 
-async def test_a_tree_is_only_so_deep(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tree_is_only_so_deep(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portico_services.workitems.dependencies.MAX_DEPTH", 4)
     ids = [await create_item(items)]
     for _ in range(3):
@@ -207,7 +207,7 @@ async def test_deleting_a_blocker_unblocks_its_dependents(items: WorkItemStore) 
     await check_counts(items)
 
 
-async def test_a_deletion_is_bounded(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deletion_is_bounded(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portico_services.workitems.edits.MAX_DELETED_ITEMS", 3)
     top = await create_item(items)
     await items.create_batch([WorkItemDraft(description="x", parent_id=top) for _ in range(5)])
@@ -218,7 +218,7 @@ async def test_a_deletion_is_bounded(items: WorkItemStore, monkeypatch: pytest.M
 # Lists
 
 
-async def test_a_list_is_ordered_by_urgency_and_then_the_newest(items: WorkItemStore) -> None:
+async def test_list_is_ordered_by_urgency_and_then_the_newest(items: WorkItemStore) -> None:
     ids = [await create_item(items, priority=priority) for priority in (3, 1, 3, 5, 1)]
     page = await items.list_page(ListQuery())
     assert [one.id for one in page.items] == [ids[4], ids[1], ids[2], ids[0], ids[3]]
@@ -245,7 +245,7 @@ async def test_pages_are_stable_under_concurrent_changes(items: WorkItemStore) -
     assert ids <= set(seen)
 
 
-async def test_a_cursor_belongs_to_its_list(items: WorkItemStore) -> None:
+async def test_cursor_belongs_to_its_list(items: WorkItemStore) -> None:
     await items.create_batch([WorkItemDraft(description="x") for _ in range(3)])
     cursor = (await items.list_page(ListQuery(), limit=1)).cursor
     assert cursor is not None
@@ -285,7 +285,7 @@ async def test_filters_narrow_a_list(items: WorkItemStore) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-async def test_a_query_is_data(items: WorkItemStore, text: str) -> None:
+async def test_query_is_data(items: WorkItemStore, text: str) -> None:
     id = await create_item(items, text, context=text)
     await create_item(items, "harmless")
     found = await items.list_page(ListQuery(query=text))
@@ -295,7 +295,7 @@ async def test_a_query_is_data(items: WorkItemStore, text: str) -> None:
         assert "harmless" not in {one.description for one in (await items.list_page(ListQuery(query=wild))).items}
 
 
-async def test_a_tree_has_each_task_before_its_parts(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tree_has_each_task_before_its_parts(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
     top = await create_item(items, "top")
     late = await create_item(items, "late", parent_id=top, priority=5)
     early = await create_item(items, "early", parent_id=top, blocked_by=[late])
@@ -347,7 +347,7 @@ async def test_invalid_draft_is_refused_and_changes_nothing(items: WorkItemStore
     assert await read_all_rows(items) == ([], [], 0)
 
 
-async def test_an_id_may_be_cut_short(items: WorkItemStore) -> None:
+async def test_id_may_be_cut_short(items: WorkItemStore) -> None:
     first, second = await create_item(items), await create_item(items)
     for part in (first, first[5:], first[-6:], f"tasks://{first}", first.upper()[5:]):
         assert await items.resolve_id(part) == first
@@ -369,5 +369,5 @@ async def test_another_worker_cannot_complete_a_claimed_task(items: WorkItemStor
     assert (await items.complete(id, worker="ann")).status == "completed"
 
 
-def test_the_history_of_the_tables_is_not_that_of_the_protocols_tasks() -> None:
+def test_history_of_the_tables_is_not_that_of_the_protocols_tasks() -> None:
     assert items_module.MIGRATION_HISTORY != "tasks"

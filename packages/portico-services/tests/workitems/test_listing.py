@@ -66,7 +66,7 @@ async def test_project_names_ignore_case(bare_url: str, tmp_path: Path) -> None:
         assert await listed(items.for_project("git.example.com/Ann/App")) == ["task_b"]
 
 
-async def test_the_next_task_is_of_the_project_or_of_none(items: WorkItemStore) -> None:
+async def test_next_task_is_of_the_project_or_of_none(items: WorkItemStore) -> None:
     ours, theirs = items.for_project("ours"), items.for_project("theirs")
     late, urgent = await create_item(ours, priority=4), await create_item(items, priority=2)
     elsewhere = await create_item(theirs, priority=1)
@@ -111,7 +111,7 @@ async def test_subtasks_belong_to_the_project_of_their_root(items: WorkItemStore
     await check_counts(items)
 
 
-async def test_a_cursor_is_of_its_list(items: WorkItemStore) -> None:
+async def test_cursor_is_of_its_list(items: WorkItemStore) -> None:
     ours = items.for_project("ours")
     for _ in range(3):
         await create_item(ours)
@@ -162,7 +162,7 @@ async def test_tasks_from_before_projects_are_listed_in_every_project(bare_url: 
         assert taken is not None and taken.id == "task_a"
 
 
-async def test_a_call_is_about_the_project_of_the_folder_or_the_one_it_names(serving: Serving, tmp_path: Path) -> None:
+async def test_call_is_about_the_project_of_the_folder_or_the_one_it_names(serving: Serving, tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     one, two = await serving(project_dir=tmp_path / "one"), await serving(project_dir=tmp_path / "two")
@@ -219,7 +219,7 @@ async def test_labels_are_set_added_removed_and_found(items: WorkItemStore) -> N
     assert fields == [[["backend", "urgent"], []], [["backend", "in-review"], ["backend", "urgent"]]]
 
 
-async def test_the_next_task_can_be_asked_for_by_labels(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_next_task_can_be_asked_for_by_labels(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
     await create_item(items, priority=1)
     docs = await create_item(items, labels=["docs"], priority=4)
     both = await create_item(items, labels=["docs", "api"], priority=5)
@@ -252,7 +252,7 @@ async def test_earlier_due_date_comes_first_at_equal_priority(items: WorkItemSto
     assert [(await items.next("ann")).id for _ in range(4)] == [urgent, soon, late, never]  # type: ignore[union-attr]
 
 
-async def test_a_day_ends_with_its_last_moment(items: WorkItemStore) -> None:
+async def test_day_ends_with_its_last_moment(items: WorkItemStore) -> None:
     assert (await items.get(await create_item(items, due="2030-01-01"))).due == 1_893_542_399_999
     assert (await items.get(await create_item(items, due="2030-01-01T00:00"))).due == 1_893_456_000_000
     for wrong in ("tomorrow", "2030-13-01", "10000-01-01", "\0", "2030-01-01T25:00"):

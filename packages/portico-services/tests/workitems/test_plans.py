@@ -31,7 +31,7 @@ PLAN: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_plan_is_made_in_one_call(serving: Serving, revision: str) -> None:
+async def test_plan_is_made_in_one_call(serving: Serving, revision: str) -> None:
     client = await serving(revision=revision)
     made = (await client.call_tool("create_tasks", {"tasks": PLAN}, result_type=dict)).data
     by_ref = {one["ref"]: one for one in made["tasks"]}
@@ -57,7 +57,7 @@ async def test_batch_may_refer_to_existing_tasks(items: WorkItemStore) -> None:
     await check_counts(items)
 
 
-async def test_a_thousand_tasks_are_one_plan_all_or_none(serving: Serving) -> None:
+async def test_thousand_tasks_are_one_plan_all_or_none(serving: Serving) -> None:
     client = await serving()
     plan = [{"ref": f"r{at}", "description": f"Task {at}"} for at in range(999)]
     with pytest.raises(ToolError, match="Task 'r999' does not exist"):
@@ -118,7 +118,7 @@ async def test_work_is_given_out_by_scope(items: WorkItemStore) -> None:
 
 
 @pytest.mark.parametrize("what", ["made", "unblocked", "given back"])
-async def test_a_worker_waits_for_something_to_do(serving: Serving, what: str) -> None:
+async def test_worker_waits_for_something_to_do(serving: Serving, what: str) -> None:
     client, other = await serving(), await serving()
     first = (await client.call_tool("create_task", {"description": "first"}, result_type=dict)).data["id"]
     await client.call_tool("next_task", {"worker": "zoe"})
@@ -151,7 +151,7 @@ async def test_each_of_many_that_wait_gets_one(serving: Serving) -> None:
     assert len(set(found)) == 5
 
 
-async def test_a_wait_has_an_end(serving: Serving) -> None:
+async def test_wait_has_an_end(serving: Serving) -> None:
     client = await serving()
     found = (await client.call_tool("next_task", {"worker": "ann", "wait": 0.05}, result_type=dict)).data
     assert found["found"] is False
@@ -159,7 +159,7 @@ async def test_a_wait_has_an_end(serving: Serving) -> None:
         await client.call_tool("next_task", {"worker": "ann", "wait": 1e9})
 
 
-async def test_a_circle_in_a_plan_is_reported_in_the_names_of_the_plan(items: WorkItemStore) -> None:
+async def test_circle_in_a_plan_is_reported_in_the_names_of_the_plan(items: WorkItemStore) -> None:
     there = await create_item(items)
     for plan, path in (
         ([WorkItemDraft(description="x", ref="a", blocked_by=["a"])], ["a", "a"]),

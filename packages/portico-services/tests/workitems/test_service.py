@@ -49,7 +49,7 @@ async def make(client: Client, description: str = "something", **more: Any) -> s
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_created_task_is_reported_as_json_on_every_revision(serving: Serving, revision: str) -> None:
+async def test_created_task_is_reported_as_json_on_every_revision(serving: Serving, revision: str) -> None:
     client = await serving(revision=revision)
     result = await client.call_tool("create_task", {"description": "Fix parser bug"})
     told = json.loads(result.content[0].text)
@@ -59,7 +59,7 @@ async def test_a_created_task_is_reported_as_json_on_every_revision(serving: Ser
     assert list(told)[:3] == ["id", "description", "status"]
 
 
-async def test_the_tools_are_closed_described_and_hinted(serving: Serving) -> None:
+async def test_tools_are_closed_described_and_hinted(serving: Serving) -> None:
     tools = await (await serving()).list_tools()
     assert [one.name for one in tools] == NAMES
     for tool in tools:
@@ -186,7 +186,7 @@ async def test_blockers_are_added_once_and_removed(serving: Serving) -> None:
     assert (await call_tool(client, "remove_blocker", task_id=one, blocked_by_id=other))["blocked"] is False
 
 
-async def test_a_deletion_is_shown_before_it_happens(serving: Serving) -> None:
+async def test_deletion_is_shown_before_it_happens(serving: Serving) -> None:
     client = await serving()
     top = await make(client)
     below = await make(client, parent_id=top)
@@ -217,7 +217,7 @@ async def test_refusals_name_the_allowed_values(serving: Serving) -> None:
     assert error["code"] == "validation_error"
 
 
-async def test_a_list_is_read_page_by_page(serving: Serving) -> None:
+async def test_list_is_read_page_by_page(serving: Serving) -> None:
     client = await serving()
     ids = [await make(client, f"{n} " + "word " * 100) for n in range(5)]
     first = await call_tool(client, "list_tasks", limit=3)
@@ -253,7 +253,7 @@ async def test_serve_read_only_includes_tasks(tmp_path: Path) -> None:
         assert (await call_failing_tool(client, "create_task", description="x"))[1]["code"] == "read_only"
 
 
-async def test_the_history_has_the_principal_that_was_checked(url: str, connect: Callable[..., Any]) -> None:
+async def test_history_has_the_principal_that_was_checked(url: str, connect: Callable[..., Any]) -> None:
     server = Server("planning", version="1")
     server.add(Tasks(url))
     async with server.lifespan():
@@ -442,7 +442,7 @@ async def test_tasks_of_one_worker_are_listed(serving: Serving) -> None:
     assert await listed(worker="ann", limit=1, cursor=page["nextCursor"]) == [done]
 
 
-async def test_an_empty_list_names_the_lists_of_other_projects(serving: Serving) -> None:
+async def test_empty_list_names_the_lists_of_other_projects(serving: Serving) -> None:
     here, there = await serving(project="/a"), await serving(project="/b")
     assert await call_tool(there, "list_tasks") == {"count": 0, "tasks": []}
     for _ in range(2):
@@ -472,7 +472,7 @@ async def test_other_projects_are_named_to_the_local_user_only(url: str) -> None
             assert "note" not in await call_tool(other, "list_tasks")
 
 
-async def test_a_brief_error_names_the_blocker_and_the_remedy(serving: Serving) -> None:
+async def test_brief_error_names_the_blocker_and_the_remedy(serving: Serving) -> None:
     client = await serving()
     blocker, parent = await make(client), await make(client)
     child = await make(client, parent_id=parent)

@@ -78,7 +78,7 @@ async def test_text_search_matches_a_full_scan(items: WorkItemStore, few: int, m
         assert set(await listed(items, query=query)) == expected, query
 
 
-def test_whatever_is_in_a_run_is_the_beginning_of_an_end() -> None:
+def test_every_word_of_a_run_is_a_prefix() -> None:
     chance = random.Random(1)
     for length in (1, MAX_SUFFIX_CHARS, MAX_SUFFIX_CHARS + 1, MAX_TERM_CHARS, MAX_TERM_CHARS + 1, 100, 1000):
         run = "".join(chance.choice("abc") for _ in range(length))

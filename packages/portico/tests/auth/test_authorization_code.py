@@ -12,7 +12,7 @@ from portico.auth.flow import BrowserRequest, FetchResponse, parse_redirect
 from portico.protocol.errors import UsageError
 
 
-def test_a_login_carries_everything_it_has_to(world: Any, issuer: Any, server: Any, make: Any) -> None:
+def test_login_carries_everything_it_has_to(world: Any, issuer: Any, server: Any, make: Any) -> None:
     server.document["scopes_supported"] = ["a", "b"]
     token = world.hold(world.oauth().authorize())
     (visit,), (asked,) = issuer.visits, issuer.tokens
@@ -49,7 +49,7 @@ def test_without_pkce_there_is_no_login(make: Any, server: Any, methods: Any, at
 
 
 @pytest.mark.requirement("auth.resource-parameter")
-def test_the_resource_goes_out_byte_for_byte(world: Any, issuer: Any, server: Any) -> None:
+def test_resource_goes_out_byte_for_byte(world: Any, issuer: Any, server: Any) -> None:
     server.document["resource"] = "https://MCP.example:443"
     issuer.refresh_tokens, issuer.lifetime = True, 60
     oauth = world.oauth()
@@ -61,13 +61,13 @@ def test_the_resource_goes_out_byte_for_byte(world: Any, issuer: Any, server: An
     assert set(sent) == {"https://MCP.example:443"}
 
 
-def test_an_endpoint_keeps_the_query_it_has(make: Any, server: Any) -> None:
+def test_endpoint_keeps_the_query_it_has(make: Any, server: Any) -> None:
     world = make.World(server, make.Issuer(authorization_endpoint="https://auth.example/authorize?tenant=1"))
     world.call(world.oauth())
     assert world.visited[0].url.startswith("https://auth.example/authorize?tenant=1&response_type=code&")
 
 
-def test_a_page_in_the_clear_is_not_shown(make: Any, server: Any) -> None:
+def test_page_in_the_clear_is_not_shown(make: Any, server: Any) -> None:
     world = make.World(server, make.Issuer(authorization_endpoint="javascript:alert(1)"))
     with pytest.raises(UnsafeUrl):
         world.call(world.oauth())
@@ -85,7 +85,7 @@ def refuse(world: Any, issuer: Any, answers: Any, error: type[Exception] = Inval
 
 @pytest.mark.requirement("auth.response-state")
 @pytest.mark.parametrize("state", [None, "", "forged", "ü"])
-def test_an_answer_to_another_question_is_dropped(world: Any, issuer: Any, state: str | None) -> None:
+def test_answer_to_another_question_is_dropped(world: Any, issuer: Any, state: str | None) -> None:
     def forged(answer: dict[str, str]) -> dict[str, str]:
         rest = {name: value for name, value in answer.items() if name != "state"}
         return rest if state is None else rest | {"state": state}
@@ -99,20 +99,20 @@ def test_an_answer_to_another_question_is_dropped(world: Any, issuer: Any, state
     "iss",
     ["https://evil.example", "https://auth.example/", "https://AUTH.example", "https://auth.example:443", ""],
 )
-def test_an_answer_from_somebody_else_is_dropped(make: Any, server: Any, advertised: Any, iss: str) -> None:
+def test_response_from_another_sender_is_ignored(make: Any, server: Any, advertised: Any, iss: str) -> None:
     issuer = make.Issuer(authorization_response_iss_parameter_supported=advertised)
     refuse(make.World(server, issuer), issuer, lambda answer: answer | {"iss": iss})
 
 
 @pytest.mark.requirement("auth.response-issuer")
-def test_an_answer_without_the_promised_name_is_dropped(make: Any, server: Any) -> None:
+def test_answer_without_the_promised_name_is_dropped(make: Any, server: Any) -> None:
     issuer = make.Issuer(authorization_response_iss_parameter_supported=True)
     issuer.iss = None
     refuse(make.World(server, issuer), issuer, lambda answer: answer)
 
 
 @pytest.mark.requirement("auth.response-issuer", "auth.response-silent")
-def test_a_stranger_puts_no_words_into_our_mouth(world: Any, issuer: Any) -> None:
+def test_stranger_puts_no_words_into_our_mouth(world: Any, issuer: Any) -> None:
     def stranger(answer: dict[str, str]) -> dict[str, str]:
         return {
             "state": answer["state"],
@@ -128,7 +128,7 @@ def test_a_stranger_puts_no_words_into_our_mouth(world: Any, issuer: Any) -> Non
     assert "evil" not in said
 
 
-def test_a_user_who_declines_is_quoted(world: Any, issuer: Any) -> None:
+def test_declined_elicitation_reports_the_reason(world: Any, issuer: Any) -> None:
     def declined(answer: dict[str, str]) -> dict[str, str]:
         return {name: answer[name] for name in ("state", "iss")} | {
             "error": "access_denied",
@@ -140,11 +140,11 @@ def test_a_user_who_declines_is_quoted(world: Any, issuer: Any) -> None:
     assert "not today" in said
 
 
-def test_an_answer_with_nothing_in_it_is_dropped(world: Any, issuer: Any) -> None:
+def test_answer_with_nothing_in_it_is_dropped(world: Any, issuer: Any) -> None:
     refuse(world, issuer, lambda answer: {name: answer[name] for name in ("state", "iss")})
 
 
-def test_an_issuer_without_a_page_says_so(make: Any, server: Any) -> None:
+def test_issuer_without_a_page_says_so(make: Any, server: Any) -> None:
     world = make.World(server, make.Issuer(authorization_endpoint=None))
     with pytest.raises(DiscoveryError, match="log in"):
         world.call(world.oauth())
@@ -160,7 +160,7 @@ def test_redirects_are_decoded_once() -> None:
         parse_redirect("&".join(f"p{n}=1" for n in range(65)))
 
 
-def test_a_parameter_that_comes_twice_is_refused() -> None:
+def test_parameter_that_comes_twice_is_refused() -> None:
     with pytest.raises(InvalidRedirect):
         parse_redirect("http://localhost/cb?code=a&code=b")
 
@@ -216,7 +216,7 @@ def test_lifetimes_come_in_many_ways(world: Any, issuer: Any, lifetime: Any, lef
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_server_that_is_not_well_is_not_a_refusal(world: Any, issuer: Any, make: Any, status: int) -> None:
+def test_server_that_is_not_well_is_not_a_refusal(world: Any, issuer: Any, make: Any, status: int) -> None:
     issuer._token = lambda asked: make.reply(None, status)
     with pytest.raises(AuthorizationError, match="later") as caught:
         world.call(world.oauth())
@@ -230,12 +230,12 @@ def test_error_descriptions_from_the_server_are_truncated(world: Any, issuer: An
     assert len(str(caught.value)) < 1000
 
 
-def test_a_body_beyond_the_bound_is_not_read() -> None:
+def test_body_beyond_the_bound_is_not_read() -> None:
     assert FetchResponse(200, (), b'{"a": "' + b"x" * (1024 * 1024) + b'"}').json_object() is None
     assert FetchResponse(200, (), b"[" * 100_000).json_object() is None
 
 
-def test_a_driver_that_answers_the_wrong_thing_is_reported(world: Any) -> None:
+def test_driver_that_answers_the_wrong_thing_is_reported(world: Any) -> None:
     talk = world.oauth().authorize()
     talk.send(None)
     with pytest.raises(UsageError, match="must be a FetchResponse, got dict"):

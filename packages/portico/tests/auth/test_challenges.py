@@ -34,7 +34,7 @@ def test_several_challenges_share_a_field() -> None:
     ]
 
 
-def test_a_token68_is_not_a_parameter() -> None:
+def test_token68_is_not_a_parameter() -> None:
     assert parse_challenges("Negotiate YII==, Bearer realm=x") == [
         Challenge("negotiate", {}, "YII=="),
         Challenge("bearer", {"realm": "x"}),
@@ -45,7 +45,7 @@ def test_names_and_schemes_have_no_case_and_values_do() -> None:
     assert parse_challenges('BEARER Scope="Aa"') == [Challenge("bearer", {"scope": "Aa"})]
 
 
-def test_a_field_may_be_folded_over_lines() -> None:
+def test_field_may_be_folded_over_lines() -> None:
     field = 'Bearer error="insufficient_scope",\r\n   scope="a b",\r\n\tresource_metadata="https://x.example/y"'
     assert parse_challenges(field)[0].parameters == {
         "error": "insufficient_scope",
@@ -66,11 +66,11 @@ def test_of_a_repeated_parameter_the_first_is_meant() -> None:
     assert parse_challenges('Bearer scope="a", scope="b"')[0].parameters == {"scope": "a"}
 
 
-def test_an_unclosed_quote_ends_the_reading() -> None:
+def test_unclosed_quote_ends_the_reading() -> None:
     assert parse_challenges('Bearer scope="a", error="never closed, Basic realm=x')[0].parameters == {"scope": "a"}
 
 
-def test_parameters_before_any_scheme_belong_to_nobody() -> None:
+def test_parameters_before_a_scheme_are_ignored() -> None:
     assert parse_challenges('scope="a", Bearer') == [Challenge("bearer", {})]
 
 
@@ -103,7 +103,7 @@ def test_reading_never_fails(field: str) -> None:
         assert '"' not in one.scheme
 
 
-def test_a_demand_takes_bearer_and_dpop_together_and_nobody_else() -> None:
+def test_challenge_combines_bearer_and_dpop_only() -> None:
     answer = FetchResponse(
         401,
         (

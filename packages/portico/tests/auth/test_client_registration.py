@@ -32,7 +32,7 @@ def metadata(*methods: str, **more: Any) -> AuthorizationServerMetadata:
     )
 
 
-def test_the_registration_decides_how_a_client_shows_itself() -> None:
+def test_registration_decides_how_a_client_shows_itself() -> None:
     client = ClientRegistration(client_id="a", client_secret="s", token_endpoint_auth_method="client_secret_post")
     assert select_auth_method(client, metadata("client_secret_basic")) == "client_secret_post"
 
@@ -51,7 +51,7 @@ def test_else_the_metadata_does(offered: tuple[str, ...], method: str) -> None:
     assert select_auth_method(ClientRegistration(client_id="a", client_secret="s"), metadata(*offered)) == method
 
 
-def test_a_client_without_a_secret_shows_only_its_id() -> None:
+def test_client_without_a_secret_shows_only_its_id() -> None:
     assert authenticate_client(ClientRegistration(client_id="a"), metadata(), 0) == ({"client_id": "a"}, {})
 
 
@@ -61,26 +61,26 @@ def test_both_halves_of_basic_are_form_encoded() -> None:
     assert base64.b64decode(headers["Authorization"].removeprefix("Basic ")) == b"a%3Ab+c:p%25%2F%2B%C3%BC"
 
 
-def test_a_method_that_we_cannot_do_says_which_we_can() -> None:
+def test_method_that_we_cannot_do_says_which_we_can() -> None:
     client = ClientRegistration(client_id="a", client_secret="s", token_endpoint_auth_method="tls_client_auth")
     with pytest.raises(RegistrationError, match="private_key_jwt"):
         authenticate_client(client, metadata(), 0)
 
 
-def test_a_secret_that_is_missing_is_missed() -> None:
+def test_secret_that_is_missing_is_missed() -> None:
     client = ClientRegistration(client_id="a", token_endpoint_auth_method="client_secret_basic")
     with pytest.raises(RegistrationError, match="no secret"):
         authenticate_client(client, metadata(), 0)
 
 
 @pytest.mark.requirement("auth.issuer-binding")
-def test_a_client_is_not_shown_to_another_issuer() -> None:
+def test_client_is_not_shown_to_another_issuer() -> None:
     with pytest.raises(UsageError):
         authenticate_client(ClientRegistration(client_id="a", issuer="https://other.example"), metadata(), 0)
 
 
 @pytest.mark.parametrize("form", ["pem", "jwk"])
-def test_a_signed_assertion_is_for_the_issuer(make: Any, form: str) -> None:
+def test_signed_assertion_is_for_the_issuer(make: Any, form: str) -> None:
     from joserfc import jwt
 
     key = generate_key()
@@ -99,7 +99,7 @@ def test_a_signed_assertion_is_for_the_issuer(make: Any, form: str) -> None:
     assert make.jwt_parts(again)[1]["jti"] != verified.claims["jti"]
 
 
-def test_an_rsa_key_signs_with_rs256(make: Any) -> None:
+def test_rsa_key_signs_with_rs256(make: Any) -> None:
     from joserfc.jwk import RSAKey
 
     private = RSAKey.generate_key(2048).as_pem(private=True).decode()
@@ -114,13 +114,13 @@ def test_invalid_private_keys_are_rejected(private: str) -> None:
         create_client_assertion(SigningKey(private), "me", ISSUER, None, 0.0)
 
 
-def test_a_public_key_does_not_sign() -> None:
+def test_public_key_does_not_sign() -> None:
     with pytest.raises(UsageError):
         load_private_key(generate_key().as_pem(private=False).decode())
 
 
 @pytest.mark.requirement("auth.registration-order")
-def test_a_client_that_was_given_comes_first(make: Any, server: Any) -> None:
+def test_client_that_was_given_comes_first(make: Any, server: Any) -> None:
     issuer = make.Issuer(client_id_metadata_document_supported=True)
     world = make.World(server, issuer)
     given = ClientRegistration(client_id="given")
@@ -130,7 +130,7 @@ def test_a_client_that_was_given_comes_first(make: Any, server: Any) -> None:
 
 
 @pytest.mark.requirement("auth.registration-order")
-def test_a_document_of_our_own_comes_second(make: Any, server: Any) -> None:
+def test_document_of_our_own_comes_second(make: Any, server: Any) -> None:
     issuer = make.Issuer(client_id_metadata_document_supported=True)
     world = make.World(server, issuer)
     world.call(world.oauth(AuthorizationCode(make.REDIRECT, client_metadata_url=DOCUMENT)))
@@ -139,7 +139,7 @@ def test_a_document_of_our_own_comes_second(make: Any, server: Any) -> None:
     assert not issuer.registrations
 
 
-def test_a_document_with_a_key_signs_where_that_is_taken(make: Any, server: Any) -> None:
+def test_document_with_a_key_signs_where_that_is_taken(make: Any, server: Any) -> None:
     issuer = make.Issuer(
         client_id_metadata_document_supported=True, token_endpoint_auth_methods_supported=["none", "private_key_jwt"]
     )
@@ -150,7 +150,7 @@ def test_a_document_with_a_key_signs_where_that_is_taken(make: Any, server: Any)
 
 
 @pytest.mark.requirement("auth.registration-order", "auth.application-type")
-def test_registration_comes_third_and_says_what_we_are(world: Any, issuer: Any, make: Any) -> None:
+def test_dynamic_registration_is_third_and_sends_client_metadata(world: Any, issuer: Any, make: Any) -> None:
     world.call(world.oauth(AuthorizationCode(make.REDIRECT, client_metadata_url=DOCUMENT)))
     (asked,) = issuer.registrations
     assert asked["application_type"] == "native"
@@ -161,13 +161,13 @@ def test_registration_comes_third_and_says_what_we_are(world: Any, issuer: Any, 
 
 
 @pytest.mark.requirement("auth.application-type")
-def test_an_application_on_the_web_says_so(world: Any, issuer: Any) -> None:
+def test_application_on_the_web_says_so(world: Any, issuer: Any) -> None:
     world.call(world.oauth(AuthorizationCode("https://app.example/callback")))
     assert issuer.registrations[0]["application_type"] == "web"
 
 
 @pytest.mark.requirement("auth.registration-refused")
-def test_with_nothing_to_go_by_the_user_is_informed_what_to_do(make: Any, server: Any) -> None:
+def test_error_without_hints_names_a_remedy(make: Any, server: Any) -> None:
     world = make.World(server, make.Issuer(registration_endpoint=None))
     with pytest.raises(RegistrationError, match="configure its client id"):
         world.call(world.oauth())
@@ -175,7 +175,7 @@ def test_with_nothing_to_go_by_the_user_is_informed_what_to_do(make: Any, server
 
 
 @pytest.mark.requirement("auth.registration-error")
-def test_a_refused_registration_tells_why(world: Any, issuer: Any) -> None:
+def test_refused_registration_tells_why(world: Any, issuer: Any) -> None:
     issuer.registered = {"error": "invalid_redirect_uri", "error_description": "no loopback\x1b[31m here"}
     with pytest.raises(RegistrationError, match="invalid_redirect_uri") as caught:
         world.call(world.oauth())
@@ -190,7 +190,7 @@ def test_invalid_registration_responses_raise_registration_error(world: Any, iss
         world.call(world.oauth())
 
 
-def test_a_registration_is_used_again(world: Any, issuer: Any) -> None:
+def test_registration_is_used_again(world: Any, issuer: Any) -> None:
     credentials = TokenStorage()
     world.hold(world.oauth(storage=credentials).authorize())
     world.hold(world.oauth(storage=credentials).authorize())
@@ -198,7 +198,7 @@ def test_a_registration_is_used_again(world: Any, issuer: Any) -> None:
     assert len(issuer.visits) == 2
 
 
-def test_a_registration_for_another_redirect_or_an_old_one_is_not(world: Any, issuer: Any, make: Any) -> None:
+def test_registration_for_another_redirect_or_an_old_one_is_not(world: Any, issuer: Any, make: Any) -> None:
     credentials = TokenStorage()
     issuer.registered = {"client_id": "a", "client_secret_expires_at": world.now + 100}
     world.hold(world.oauth(storage=credentials).authorize())
@@ -209,7 +209,7 @@ def test_a_registration_for_another_redirect_or_an_old_one_is_not(world: Any, is
     assert len(issuer.registrations) == 3
 
 
-def test_a_registration_that_was_forgotten_over_there_is_forgotten_here(world: Any, issuer: Any) -> None:
+def test_registration_that_was_forgotten_over_there_is_forgotten_here(world: Any, issuer: Any) -> None:
     credentials = TokenStorage()
     issuer.refuse = {"error": "invalid_client"}
     with pytest.raises(GrantDenied):
@@ -217,7 +217,7 @@ def test_a_registration_that_was_forgotten_over_there_is_forgotten_here(world: A
     assert credentials.registration(ISSUER) is None
 
 
-def test_a_client_that_outgrew_its_scopes_registers_again(world: Any, issuer: Any, server: Any, make: Any) -> None:
+def test_client_that_outgrew_its_scopes_registers_again(world: Any, issuer: Any, server: Any, make: Any) -> None:
     server.document["scopes_supported"] = ["a"]
     oauth = world.oauth()
     world.call(oauth)
@@ -260,7 +260,7 @@ def test_client_configured_for_one_issuer_is_not_sent_to_another(world: Any, mak
 
 @pytest.mark.requirement("auth.metadata-document")
 @pytest.mark.parametrize("url", ["http://app.example/c.json", "https://app.example", "https://app.example/", "x"])
-def test_a_client_metadata_url_is_https_with_a_path(make: Any, url: str) -> None:
+def test_client_metadata_url_is_https_with_a_path(make: Any, url: str) -> None:
     with pytest.raises(UsageError):
         AuthorizationCode(make.REDIRECT, client_metadata_url=url)
 

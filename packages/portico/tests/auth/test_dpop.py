@@ -37,7 +37,7 @@ def verified(proof: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return head, token.claims
 
 
-def test_a_proof_is_for_one_request(make: Any) -> None:
+def test_proof_is_for_one_request(make: Any) -> None:
     prover = DpopProver(lambda: 1000.0)
     head, claims = verified(prover.create_proof("POST", "https://mcp.example/mcp?x=1#y", "the-token"))
     digest = base64.urlsafe_b64encode(hashlib.sha256(b"the-token").digest()).rstrip(b"=").decode()
@@ -52,17 +52,17 @@ def test_a_proof_is_for_one_request(make: Any) -> None:
     assert head["jwk"]["kty"] == "EC"
 
 
-def test_a_proof_without_a_token_has_no_ath() -> None:
+def test_proof_without_a_token_has_no_ath() -> None:
     assert "ath" not in verified(DpopProver(lambda: 0.0).create_proof("POST", "https://auth.example/token"))[1]
 
 
-def test_the_body_is_in_the_proof_for_those_who_want_it() -> None:
+def test_body_digest_is_in_the_proof_if_required() -> None:
     prover = DpopProver(lambda: 0.0, include_body_digest=True)
     _, claims = verified(prover.create_proof("POST", "https://mcp.example/", "t", b'{"hello": "world"}'))
     assert claims["content_digest"] == "sha-256=:X48E9qOokqqrvdts8nOJRJN3OWDUoyWxBf7kbu9DBPE=:"
 
 
-def test_a_key_survives_being_kept() -> None:
+def test_key_survives_being_kept() -> None:
     prover = DpopProver(lambda: 0.0)
     assert DpopProver(lambda: 0.0, prover.private_key).thumbprint == prover.thumbprint
 
@@ -77,7 +77,7 @@ def test_nonces_are_kept_apart_by_origin(make: Any) -> None:
     assert prover.nonce("https://c.example/") is None
 
 
-def test_a_server_that_asks_for_it_gets_it(bound: Any) -> None:
+def test_server_that_asks_for_it_gets_it(bound: Any) -> None:
     oauth = bound.oauth()
     bound.call(oauth)
     bound.call(oauth)
@@ -109,7 +109,7 @@ def test_dpop_is_not_used_unless_requested(make: Any, server: Any) -> None:
     assert world.server.calls[-1].headers["authorization"].startswith("Bearer ")
 
 
-def test_one_may_insist_or_decline(make: Any, server: Any) -> None:
+def test_confirmation_can_be_forced_or_declined(make: Any, server: Any) -> None:
     issuer = make.Issuer(dpop_signing_alg_values_supported=["ES256"])
     world = make.World(server, issuer)
     credentials = TokenStorage()
@@ -127,7 +127,7 @@ def test_where_it_cannot_be_had_nothing_weaker_is_taken(bound: Any) -> None:
     assert not bound.visited
 
 
-def test_a_bearer_token_for_a_proof_is_refused(bound: Any, make: Any) -> None:
+def test_bearer_token_for_a_proof_is_refused(bound: Any, make: Any) -> None:
     (issuer,) = bound.issuers
     issuer._token = lambda asked: make.reply({"access_token": "x", "token_type": "Bearer"})
     with pytest.raises(AuthorizationError, match="DPoP"):
@@ -166,7 +166,7 @@ def test_nonces_of_both_servers_are_honoured_with_new_proofs(bound: Any, make: A
     assert len(issuer.visits) == 1, "a nonce is no reason to log in again"
 
 
-def test_a_nonce_that_another_request_learned_is_used(bound: Any, make: Any) -> None:
+def test_nonce_that_another_request_learned_is_used(bound: Any, make: Any) -> None:
     oauth = bound.oauth()
     bound.call(oauth)
     one, other = oauth.start_request("one"), oauth.start_request("other")
@@ -178,7 +178,7 @@ def test_a_nonce_that_another_request_learned_is_used(bound: Any, make: Any) -> 
     assert len(bound.visited) == 1
 
 
-def test_a_token_endpoint_that_never_has_enough_nonces_is_given_up(bound: Any, make: Any) -> None:
+def test_token_endpoint_that_never_has_enough_nonces_is_given_up(bound: Any, make: Any) -> None:
     (issuer,) = bound.issuers
     issuer._token = lambda asked: make.reply({"error": "use_dpop_nonce"}, 400, DPoP_Nonce=f"nonce-{len(issuer.tokens)}")
     with pytest.raises(AuthorizationError, match="use_dpop_nonce"):
@@ -186,7 +186,7 @@ def test_a_token_endpoint_that_never_has_enough_nonces_is_given_up(bound: Any, m
     assert len(issuer.tokens) == 3
 
 
-def test_a_server_that_never_has_enough_nonces_is_given_up(bound: Any, make: Any) -> None:
+def test_server_that_never_has_enough_nonces_is_given_up(bound: Any, make: Any) -> None:
     count = iter(range(1000))
     bound.server.refuses = lambda token, operation: make.reply(
         None, 401, WWW_Authenticate='DPoP error="use_dpop_nonce"', DPoP_Nonce=f"nonce-{next(count)}"
@@ -196,7 +196,7 @@ def test_a_server_that_never_has_enough_nonces_is_given_up(bound: Any, make: Any
     assert len(bound.visited) == 1
 
 
-def test_a_bound_token_is_of_use_after_a_restart(bound: Any) -> None:
+def test_bound_token_is_of_use_after_a_restart(bound: Any) -> None:
     credentials = TokenStorage()
     (issuer,) = bound.issuers
     issuer.refresh_tokens, issuer.lifetime = True, 60
@@ -210,7 +210,7 @@ def test_a_bound_token_is_of_use_after_a_restart(bound: Any) -> None:
     assert len(keys) == 1
 
 
-def test_the_servers_nonce_on_a_good_answer_is_kept(bound: Any, make: Any) -> None:
+def test_servers_nonce_on_a_good_answer_is_kept(bound: Any, make: Any) -> None:
     oauth = bound.oauth()
     bound.call(oauth)
     attempt = oauth.start_request()
@@ -226,7 +226,7 @@ def test_without_the_package_one_is_informed_which(monkeypatch: pytest.MonkeyPat
         DpopProver(lambda: 0.0)
 
 
-def test_nothing_is_imported_for_those_who_sign_nothing() -> None:
+def test_signing_modules_are_imported_on_demand() -> None:
     code = "import sys, portico.auth.oauth, portico.auth.authorization_code; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
     assert not {"joserfc", "cryptography", "asyncio", "socket", "httpx2", "keyring"} & set(loaded.split())

@@ -102,7 +102,7 @@ def enterprise(endpoint: str | None = "https://idp.example/token") -> Enterprise
 
 
 @pytest.mark.parametrize("endpoint", ["https://idp.example/token", None])
-def test_an_enterprise_decides_for_its_user(make: Any, provider: Provider, endpoint: str | None) -> None:
+def test_enterprise_decides_for_its_user(make: Any, provider: Provider, endpoint: str | None) -> None:
     issuer = make.Issuer(token_endpoint_auth_methods_supported=["client_secret_basic"])
     server = make.Server(scopes_supported=["a"])
     world = make.World(server, issuer, provider)
@@ -128,7 +128,7 @@ def test_an_enterprise_decides_for_its_user(make: Any, provider: Provider, endpo
     assert not world.visited
 
 
-def test_an_enterprise_that_says_no_is_quoted(make: Any, provider: Provider, issuer: Any, server: Any) -> None:
+def test_enterprise_that_says_no_is_quoted(make: Any, provider: Provider, issuer: Any, server: Any) -> None:
     provider.answer = {"error": "invalid_grant", "error_description": "not for interns"}
     world = make.World(server, issuer, provider)
     with pytest.raises(GrantDenied, match="not for interns"):
@@ -144,7 +144,7 @@ def test_unexpected_issued_token_type_is_not_forwarded(make: Any, provider: Prov
     assert not issuer.tokens
 
 
-def test_a_workload_presents_what_its_platform_gave_it(world: Any, issuer: Any, server: Any) -> None:
+def test_workload_presents_its_platform_token(world: Any, issuer: Any, server: Any) -> None:
     world.call(world.oauth(WorkloadIdentity(lambda audience: f"jwt for {audience}")))
     (asked,) = issuer.tokens
     assert asked.form == {
@@ -157,7 +157,7 @@ def test_a_workload_presents_what_its_platform_gave_it(world: Any, issuer: Any, 
 
 
 @pytest.mark.parametrize("error", ["invalid_grant", "invalid_scope", "unauthorized_client"])
-def test_a_refused_workload_does_not_try_again(world: Any, issuer: Any, error: str) -> None:
+def test_refused_workload_does_not_try_again(world: Any, issuer: Any, error: str) -> None:
     issuer.refuse = {"error": error}
     oauth = world.oauth(WorkloadIdentity("jwt"))
     for _ in range(3):
@@ -168,7 +168,7 @@ def test_a_refused_workload_does_not_try_again(world: Any, issuer: Any, error: s
     assert not world.visited
 
 
-def test_a_workload_with_a_new_identity_may_try_again(world: Any, issuer: Any) -> None:
+def test_workload_with_a_new_identity_may_try_again(world: Any, issuer: Any) -> None:
     identities = iter(["old", "new"])
     issuer.refuse = {"error": "invalid_grant"}
     oauth = world.oauth(WorkloadIdentity(lambda audience: next(identities)))
@@ -179,7 +179,7 @@ def test_a_workload_with_a_new_identity_may_try_again(world: Any, issuer: Any) -
     assert [asked.form["assertion"] for asked in issuer.tokens] == ["old", "new"]
 
 
-def test_a_workloads_identity_stays_with_its_issuer(make: Any) -> None:
+def test_workloads_identity_stays_with_its_issuer(make: Any) -> None:
     one, other = make.Issuer("https://one.example"), make.Issuer("https://other.example")
     world = make.World(make.Server(issuer=one.issuer), one, other)
     oauth = world.oauth(WorkloadIdentity("jwt"))
@@ -193,6 +193,6 @@ def test_a_workloads_identity_stays_with_its_issuer(make: Any) -> None:
     assert not other.tokens
 
 
-def test_a_workload_may_be_a_client_as_well(world: Any, issuer: Any) -> None:
+def test_workload_may_be_a_client_as_well(world: Any, issuer: Any) -> None:
     world.call(world.oauth(WorkloadIdentity("jwt", ClientRegistration(client_id="me"))))
     assert issuer.tokens[0].form["client_id"] == "me"

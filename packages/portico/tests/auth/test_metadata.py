@@ -43,13 +43,13 @@ def test_server_metadata_is_sought_in_the_order_prescribed() -> None:
 
 
 @pytest.mark.parametrize("issuer", ["https://auth.example?x=1", "https://auth.example#x"])
-def test_an_issuer_has_no_query_and_no_fragment(issuer: str) -> None:
+def test_issuer_has_no_query_and_no_fragment(issuer: str) -> None:
     with pytest.raises(DiscoveryError):
         list(authorization_server_urls(issuer))
 
 
 @pytest.mark.requirement("auth.canonical-uri")
-def test_a_server_that_does_not_say_is_called_by_its_canonical_name() -> None:
+def test_server_that_does_not_say_is_called_by_its_canonical_name() -> None:
     assert canonical_server_uri("HTTPS://MCP.Example/") == "https://mcp.example"
     assert canonical_server_uri("https://mcp.example/Team/mcp") == "https://mcp.example/Team/mcp"
     assert canonical_server_uri("https://mcp.example/mcp#x") == "https://mcp.example/mcp"
@@ -60,13 +60,13 @@ def find(world: Any, demand: AuthChallenge | None = None, **search: Any) -> Any:
 
 
 @pytest.mark.requirement("auth.resource-parameter")
-def test_the_resource_is_kept_to_the_letter(make: Any, issuer: Any) -> None:
+def test_resource_is_kept_to_the_letter(make: Any, issuer: Any) -> None:
     world = make.World(make.Server(resource="HTTPS://mcp.example:443/mcp/"), issuer)
     assert find(world).resource == "HTTPS://mcp.example:443/mcp/"
 
 
 @pytest.mark.requirement("auth.resource-metadata")
-def test_the_challenge_says_where_and_nothing_else_is_asked(make: Any, issuer: Any) -> None:
+def test_challenge_says_where_and_nothing_else_is_asked(make: Any, issuer: Any) -> None:
     world = make.World(make.Server(prm="/custom"), issuer)
     find(world, AuthChallenge(resource_metadata="https://mcp.example/custom"))
     assert world.urls[0] == "https://mcp.example/custom"
@@ -79,13 +79,13 @@ def test_relative_resource_metadata_url_in_a_challenge_is_ignored(world: Any) ->
 
 
 @pytest.mark.parametrize("named", ["https://mcp.example/gone", "/gone"])
-def test_a_server_that_speaks_of_metadata_and_has_none_is_not_guessed_at(make: Any, issuer: Any, named: str) -> None:
+def test_server_that_speaks_of_metadata_and_has_none_is_not_guessed_at(make: Any, issuer: Any, named: str) -> None:
     world = make.World(make.Server(prm=None), issuer)
     with pytest.raises(DiscoveryError, match="could not be read"):
         find(world, AuthChallenge(resource_metadata=named))
 
 
-def test_a_server_in_trouble_is_not_guessed_at(make: Any, issuer: Any) -> None:
+def test_server_in_trouble_is_not_guessed_at(make: Any, issuer: Any) -> None:
     world = make.World(make.Server(prm=None), issuer)
     world.fetch = lambda wanted: make.reply(None, 503)
     with pytest.raises(DiscoveryError, match="503"):
@@ -106,7 +106,7 @@ def test_metadata_without_an_authorization_server_says_so(make: Any, issuer: Any
         find(world)
 
 
-def test_a_page_that_says_200_and_means_404_is_no_document(make: Any, issuer: Any) -> None:
+def test_page_that_says_200_and_means_404_is_no_document(make: Any, issuer: Any) -> None:
     world = make.World(make.Server(prm="/.well-known/oauth-protected-resource", resource="https://mcp.example"), issuer)
     real = world.fetch
     world.fetch = lambda wanted: make.reply("<html>") if wanted.url == f"{PRM}/mcp" else real(wanted)
@@ -117,19 +117,19 @@ def test_a_page_that_says_200_and_means_404_is_no_document(make: Any, issuer: An
 @pytest.mark.parametrize(
     "found", ["https://auth.example/", "https://AUTH.example", "https://auth.example:443", "https://honest.example"]
 )
-def test_the_issuer_is_equal_to_the_letter(make: Any, server: Any, found: str) -> None:
+def test_issuer_is_equal_to_the_letter(make: Any, server: Any, found: str) -> None:
     world = make.World(server, make.Issuer(issuer=found))
     with pytest.raises(IssuerMismatch):
         find(world)
 
 
-def test_a_document_of_another_issuer_does_not_hide_the_right_one(make: Any, server: Any) -> None:
+def test_document_of_another_issuer_does_not_hide_the_right_one(make: Any, server: Any) -> None:
     wrong = make.Issuer(issuer="https://evil.example")
     right = make.Issuer(at="/.well-known/openid-configuration")
     assert find(make.World(server, wrong, right)).server.issuer == "https://auth.example"
 
 
-def test_a_slash_is_tolerated_by_those_who_say_so(make: Any, server: Any) -> None:
+def test_trailing_slash_is_ignored_if_configured(make: Any, server: Any) -> None:
     world = make.World(server, make.Issuer(issuer="https://auth.example/"))
     assert find(world, ignore_trailing_slash=True).server.issuer == "https://auth.example/"
     server.document["authorization_servers"] = ["https://auth.example/tenant"]
@@ -161,7 +161,7 @@ def test_endpoints_in_the_clear_are_refused(make: Any, server: Any, name: str) -
 
 
 @pytest.mark.requirement("auth.endpoints-https")
-def test_an_issuer_in_the_clear_is_not_asked(make: Any) -> None:
+def test_issuer_in_the_clear_is_not_asked(make: Any) -> None:
     world = make.World(make.Server(issuer="http://auth.example"), make.Issuer("http://auth.example"))
     with pytest.raises(UnsafeUrl):
         find(world)
@@ -190,7 +190,7 @@ def test_2025_03_26_takes_either_spelling_of_the_root(make: Any) -> None:
     assert find(make.World(make.Server(prm=None), issuer)).server.issuer == "https://mcp.example/"
 
 
-def test_2025_03_26_does_not_take_somebody_elses_issuer(make: Any) -> None:
+def test_2025_03_26_rejects_the_issuer_of_another_server(make: Any) -> None:
     issuer = make.Issuer("https://mcp.example", issuer="https://evil.example")
     with pytest.raises(IssuerMismatch):
         find(make.World(make.Server(prm=None), issuer))
@@ -205,14 +205,14 @@ def test_2025_03_26_without_any_metadata_has_default_endpoints(make: Any) -> Non
     assert found.server.issuer == "https://mcp.example:8443"
 
 
-def test_a_server_cannot_keep_us_busy_with_issuers(make: Any) -> None:
+def test_server_cannot_keep_us_busy_with_issuers(make: Any) -> None:
     world = make.World(make.Server(authorization_servers=[f"https://{n}.example" for n in range(1000)]))
     with pytest.raises(DiscoveryError, match=r"0\.example"):
         find(world)
     assert len(world.urls) < 20
 
 
-def test_an_endpoint_has_no_fragment(make: Any, server: Any) -> None:
+def test_endpoint_has_no_fragment(make: Any, server: Any) -> None:
     world = make.World(server, make.Issuer(authorization_endpoint="https://auth.example/authorize#x"))
     with pytest.raises(DiscoveryError, match="fragment"):
         find(world)

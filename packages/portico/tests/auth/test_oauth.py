@@ -15,7 +15,7 @@ from portico.protocol.errors import PorticoError, UsageError
 
 
 @pytest.mark.requirement("auth.header-only")
-def test_the_token_is_on_every_request(world: Any, server: Any, issuer: Any) -> None:
+def test_token_is_on_every_request(world: Any, server: Any, issuer: Any) -> None:
     oauth = world.oauth()
     for _ in range(3):
         assert world.call(oauth).status == 200
@@ -23,14 +23,14 @@ def test_the_token_is_on_every_request(world: Any, server: Any, issuer: Any) -> 
 
 
 @pytest.mark.requirement("auth.header-only")
-def test_the_token_is_never_in_an_address(world: Any, issuer: Any) -> None:
+def test_token_is_never_in_an_address(world: Any, issuer: Any) -> None:
     issuer.refresh_tokens = True
     world.call(world.oauth())
     assert not any(secret in url for url in world.urls for secret in (*issuer.issued, "refresh-1"))
 
 
 @pytest.mark.requirement("auth.token-for-one-server")
-def test_the_token_goes_nowhere_else(world: Any) -> None:
+def test_token_goes_nowhere_else(world: Any) -> None:
     oauth = world.oauth()
     world.call(oauth)
     for url in ("https://evil.example/mcp", "http://mcp.example/mcp", "https://mcp.example:8443/mcp"):
@@ -39,7 +39,7 @@ def test_the_token_goes_nowhere_else(world: Any) -> None:
 
 
 @pytest.mark.requirement("auth.token-for-one-server")
-def test_a_server_in_the_clear_gets_no_token(world: Any, server: Any) -> None:
+def test_server_in_the_clear_gets_no_token(world: Any, server: Any) -> None:
     server.url = "http://mcp.example/mcp"
     with pytest.raises(UnsafeUrl):
         world.oauth()
@@ -50,7 +50,7 @@ def test_all_failures_are_portico_errors() -> None:
 
 
 @pytest.mark.requirement("auth.scopes")
-def test_the_scopes_of_a_challenge_come_first(make: Any, issuer: Any) -> None:
+def test_scopes_of_a_challenge_come_first(make: Any, issuer: Any) -> None:
     world = make.World(make.Server(scope="from:challenge", scopes_supported=["from:metadata"]), issuer)
     world.call(world.oauth())
     assert issuer.visits[0]["scope"] == "from:challenge"
@@ -75,7 +75,7 @@ def test_scopes_that_a_user_configured_replace_the_metadatas(make: Any, issuer: 
 
 
 @pytest.mark.requirement("auth.refresh")
-def test_a_token_that_ran_out_is_refreshed_before_it_is_sent(world: Any, issuer: Any, server: Any) -> None:
+def test_token_that_ran_out_is_refreshed_before_it_is_sent(world: Any, issuer: Any, server: Any) -> None:
     issuer.refresh_tokens, issuer.lifetime = True, 60
     oauth = world.oauth()
     world.call(oauth)
@@ -103,7 +103,7 @@ def test_refresh_tokens_rotate(world: Any, issuer: Any) -> None:
     assert len(issuer.visits) == 1
 
 
-def test_a_refresh_token_that_is_not_replaced_stays(world: Any, issuer: Any) -> None:
+def test_refresh_token_that_is_not_replaced_stays(world: Any, issuer: Any) -> None:
     issuer.refresh_tokens, issuer.lifetime = True, 60
     oauth = world.oauth()
     world.call(oauth)
@@ -115,7 +115,7 @@ def test_a_refresh_token_that_is_not_replaced_stays(world: Any, issuer: Any) -> 
 
 
 @pytest.mark.requirement("auth.refresh-optional")
-def test_a_revoked_refresh_token_leads_to_a_login(world: Any, issuer: Any) -> None:
+def test_revoked_refresh_token_leads_to_a_login(world: Any, issuer: Any) -> None:
     issuer.refresh_tokens, issuer.lifetime = True, 60
     oauth = world.oauth()
     world.call(oauth)
@@ -126,7 +126,7 @@ def test_a_revoked_refresh_token_leads_to_a_login(world: Any, issuer: Any) -> No
     assert grants == ["authorization_code", "refresh_token", "authorization_code"]
 
 
-def test_a_refresh_that_fails_for_other_reasons_forgets_nothing(world: Any, issuer: Any, make: Any) -> None:
+def test_refresh_that_fails_for_other_reasons_forgets_nothing(world: Any, issuer: Any, make: Any) -> None:
     issuer.refresh_tokens, issuer.lifetime = True, 60
     oauth = world.oauth()
     world.call(oauth)
@@ -138,7 +138,7 @@ def test_a_refresh_that_fails_for_other_reasons_forgets_nothing(world: Any, issu
     assert oauth.token.refresh_token == "refresh-1"
 
 
-def test_a_token_refused_before_its_time_is_refreshed_then_replaced(world: Any, issuer: Any, server: Any) -> None:
+def test_token_refused_before_its_time_is_refreshed_then_replaced(world: Any, issuer: Any, server: Any) -> None:
     issuer.refresh_tokens = True
     oauth = world.oauth()
     world.call(oauth)
@@ -149,14 +149,14 @@ def test_a_token_refused_before_its_time_is_refreshed_then_replaced(world: Any, 
 
 
 @pytest.mark.requirement("auth.error-codes")
-def test_a_token_refused_when_it_is_new_is_the_end(world: Any, issuer: Any, server: Any) -> None:
+def test_token_refused_when_it_is_new_is_the_end(world: Any, issuer: Any, server: Any) -> None:
     server.accepts = lambda token, operation: False
     with pytest.raises(TokenRejected, match="audience"):
         world.call(world.oauth())
     assert len(issuer.visits) == 1
 
 
-def test_a_restart_keeps_the_login(world: Any, issuer: Any, server: Any) -> None:
+def test_restart_keeps_the_login(world: Any, issuer: Any, server: Any) -> None:
     credentials = TokenStorage()
     world.call(world.oauth(storage=credentials))
     world.call(world.oauth(storage=credentials))
@@ -164,7 +164,7 @@ def test_a_restart_keeps_the_login(world: Any, issuer: Any, server: Any) -> None
     assert len(server.calls) == 3
 
 
-def test_a_restart_with_an_expired_token_refreshes_where_the_challenge_points(make: Any) -> None:
+def test_restart_with_an_expired_token_refreshes_where_the_challenge_points(make: Any) -> None:
     issuer = make.Issuer()
     issuer.refresh_tokens, issuer.lifetime = True, 60
     world = make.World(make.Server(prm="/custom"), issuer)
@@ -188,7 +188,7 @@ def test_token_refreshed_by_another_process_is_reused(world: Any, issuer: Any) -
     assert [asked.form["grant_type"] for asked in issuer.tokens] == ["authorization_code", "refresh_token"]
 
 
-def test_a_token_that_another_process_got_is_taken_over(world: Any, issuer: Any, server: Any) -> None:
+def test_token_that_another_process_got_is_taken_over(world: Any, issuer: Any, server: Any) -> None:
     credentials = TokenStorage()
     issuer.refresh_tokens, issuer.lifetime = True, 60
     one, other = world.oauth(storage=credentials), world.oauth(storage=credentials)
@@ -243,7 +243,7 @@ def test_forbidden_is_left_to_the_caller(world: Any, server: Any, make: Any, iss
 
 
 @pytest.mark.requirement("auth.step-up")
-def test_more_scopes_are_asked_for_on_top_of_what_was_had(make: Any) -> None:
+def test_step_up_requests_additional_scopes(make: Any) -> None:
     issuer = make.Issuer()
     server = make.Server(scope="basic", scopes_supported=["profile"])
     world = make.World(server, issuer)
@@ -270,7 +270,7 @@ def test_scopes_granted_by_default_are_requested_again_on_step_up(make: Any, iss
 
 
 @pytest.mark.requirement("auth.scopes-kept")
-def test_a_login_after_a_refusal_keeps_what_was_had(make: Any, issuer: Any) -> None:
+def test_login_after_a_rejection_retains_granted_scopes(make: Any, issuer: Any) -> None:
     server = make.Server(scope="basic")
     world = make.World(server, issuer)
     server.refuses = lambda token, operation: make.lacking("write") if len(issuer.visits) == 1 else None
@@ -296,7 +296,7 @@ def test_repeated_insufficient_scope_raises_scope_rejected(world: Any, issuer: A
 
 
 @pytest.mark.requirement("auth.insufficient-scope")
-def test_a_server_that_always_thinks_of_another_scope_is_given_up(world: Any, server: Any, make: Any) -> None:
+def test_server_that_always_thinks_of_another_scope_is_given_up(world: Any, server: Any, make: Any) -> None:
     count = iter(range(1000))
     server.refuses = lambda token, operation: make.lacking(f"scope-{next(count)}")
     with pytest.raises(TokenRejected):
@@ -324,7 +324,7 @@ def test_insufficient_scope_on_a_401_is_a_step_up_too(world: Any, issuer: Any, s
 
 
 @pytest.mark.requirement("auth.issuer-binding", "auth.issuer-moves")
-def test_a_move_to_another_issuer_takes_nothing_along(make: Any) -> None:
+def test_move_to_another_issuer_takes_nothing_along(make: Any) -> None:
     one, other = make.Issuer("https://one.example"), make.Issuer("https://other.example")
     for issuer in (one, other):
         issuer.refresh_tokens = True
@@ -360,7 +360,7 @@ def test_logging_out_forgets(world: Any, issuer: Any) -> None:
     assert credentials.token(issuer.issuer, world.server.url) is None
 
 
-def test_a_login_that_failed_leaves_the_old_token(world: Any, issuer: Any, server: Any, make: Any) -> None:
+def test_login_that_failed_leaves_the_old_token(world: Any, issuer: Any, server: Any, make: Any) -> None:
     oauth = world.oauth()
     world.call(oauth)
     issuer.refuse = {"error": "invalid_grant"}
@@ -370,7 +370,7 @@ def test_a_login_that_failed_leaves_the_old_token(world: Any, issuer: Any, serve
     assert world.call(oauth, "read").status == 200
 
 
-def test_a_failure_of_the_driver_flies_through(world: Any) -> None:
+def test_failure_of_the_driver_flies_through(world: Any) -> None:
     talk = world.oauth().authorize()
     talk.send(None)
     with pytest.raises(TimeoutError):

@@ -47,7 +47,7 @@ async def test_our_client_logs_in_and_steps_up(issuer: str, revision: Any) -> No
             assert [tool.name for tool in await client.list_tools()] == ["who", "write"]
 
 
-async def test_a_token_that_ran_out_is_renewed(issuer: str) -> None:
+async def test_token_that_ran_out_is_renewed(issuer: str) -> None:
     async with served(notes(issuer)) as url:
         store, visit = MemoryStorage(), Visitor()
         oauth = oauth_for(url, store)
@@ -64,7 +64,7 @@ async def test_a_token_that_ran_out_is_renewed(issuer: str) -> None:
             assert again.token is not None and again.token.access_token != held.access_token
 
 
-async def test_a_token_for_one_server_is_not_good_at_another(issuer: str) -> None:
+async def test_token_for_one_server_is_not_good_at_another(issuer: str) -> None:
     async with served(notes(issuer)) as url, served(notes(issuer)) as other:
         oauth = oauth_for(url)
         async with Client(url, auth=oauth, open_browser=Visitor()) as client:
@@ -89,7 +89,7 @@ async def test_opaque_tokens_are_asked_about(tmp_path: Path) -> None:
             assert (await client.call_tool("who")).text == "bob notes:read"
 
 
-async def test_a_team_logs_in_behind_nginx(issuer: str) -> None:
+async def test_team_logs_in_behind_nginx(issuer: str) -> None:
     """A proxy with a public name takes a prefix away; the client finds the metadata, the login and the server."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -53,7 +53,7 @@ def token(issuer: str = ONE, resource: str = SERVER, **more: Any) -> Token:
     return Token(access_token=f"token of {issuer}", issuer=issuer, resource=resource, **more)
 
 
-def test_a_token_is_found_under_its_issuer_and_resource_alone(store: Any) -> None:
+def test_token_is_found_under_its_issuer_and_resource_alone(store: Any) -> None:
     credentials = TokenStorage(store)
     kept = token(
         expires_at=12.5, refresh_token="r", scope="a b", requested_scopes=("a", "b", "c"), type="DPoP", dpop_key="{}"
@@ -65,7 +65,7 @@ def test_a_token_is_found_under_its_issuer_and_resource_alone(store: Any) -> Non
     assert credentials.token(ONE + "/", SERVER) is None
 
 
-def test_a_server_remembers_the_token_it_was_last_used_with(store: Any) -> None:
+def test_server_remembers_the_token_it_was_last_used_with(store: Any) -> None:
     credentials = TokenStorage(store)
     credentials.store_token(SERVER, token(ONE))
     credentials.store_token(SERVER, token(OTHER))
@@ -77,7 +77,7 @@ def test_a_server_remembers_the_token_it_was_last_used_with(store: Any) -> None:
     assert credentials.token(ONE, SERVER) == token(ONE)
 
 
-def test_a_registration_is_its_issuers(store: Any) -> None:
+def test_registration_is_its_issuers(store: Any) -> None:
     credentials = TokenStorage(store)
     kept = ClientRegistration(client_id="a", client_secret="s", redirect_uris=("http://localhost/x",), issuer=ONE)
     credentials.store_registration(ONE, kept)
@@ -87,7 +87,7 @@ def test_a_registration_is_its_issuers(store: Any) -> None:
     assert credentials.registration(ONE) is None
 
 
-def test_a_client_is_bound_once(store: Any) -> None:
+def test_client_is_bound_once(store: Any) -> None:
     credentials = TokenStorage(store)
     credentials.bind_issuer(SERVER, "me", ONE)
     credentials.bind_issuer(SERVER, "me", ONE)
@@ -111,7 +111,7 @@ def test_entries_stored_under_another_issuer_are_ignored(store: Any) -> None:
 
 @pytest.mark.requirement("auth.secure-storage")
 @pytest.mark.skipif(sys.platform == "win32", reason="modes are not kept there")
-def test_the_file_is_its_owners_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_its_owners_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "deep" / "credentials.json"
     seen: list[int] = []
     real = os.replace
@@ -134,13 +134,13 @@ def test_the_file_is_its_owners_from_the_start(tmp_path: Path, monkeypatch: pyte
     assert all(stat.S_IMODE(one.stat().st_mode) == 0o600 for one in path.parent.iterdir())
 
 
-def test_the_file_is_keyed_by_issuer_and_resource(tmp_path: Path) -> None:
+def test_file_is_keyed_by_issuer_and_resource(tmp_path: Path) -> None:
     path = tmp_path / "credentials.json"
     TokenStorage(FileStorage(path)).store_token(SERVER, token())
     assert json.loads(path.read_text())["token"][ONE][SERVER]["access_token"] == f"token of {ONE}"
 
 
-def test_a_write_that_fails_leaves_what_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "credentials.json"
     credentials = TokenStorage(FileStorage(path))
     credentials.store_token(SERVER, token())
@@ -171,7 +171,7 @@ def test_concurrent_writes_are_all_stored(tmp_path: Path) -> None:
     assert all(TokenStorage(FileStorage(path)).last_token(resource) for resource in resources)
 
 
-def test_a_file_that_is_not_json_is_not_overwritten(tmp_path: Path) -> None:
+def test_file_that_is_not_json_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "credentials.json"
     path.write_text("precious notes")
     with pytest.raises(UsageError, match="not valid JSON"):
@@ -185,7 +185,7 @@ def test_without_the_package_there_is_no_keyring(monkeypatch: pytest.MonkeyPatch
         KeyringStorage()
 
 
-def test_a_token_does_not_show_itself() -> None:
+def test_token_does_not_show_itself() -> None:
     shown = repr(token(refresh_token="r3fresh", dpop_key="k3y"))
     assert "token of" not in shown
     assert "r3fresh" not in shown

@@ -89,7 +89,7 @@ def test_addresses_have_a_kind_also_in_disguise(address: str, kind: str) -> None
 
 
 @pytest.mark.parametrize("target", ["10.0.0.1", "127.0.0.1", "169.254.169.254", "::1", "0.0.0.0", "::ffff:10.0.0.1"])
-def test_a_public_server_points_nowhere_but_out(target: str) -> None:
+def test_public_server_points_nowhere_but_out(target: str) -> None:
     with pytest.raises(UnsafeUrl):
         check_addresses("https://auth.example/", [target], ["93.184.216.34"])
 
@@ -99,7 +99,7 @@ def test_one_bad_address_among_good_ones_is_enough() -> None:
         check_addresses("https://auth.example/", ["93.184.216.34", "10.0.0.1"], ["93.184.216.34"])
 
 
-def test_a_server_on_a_private_network_may_point_at_it() -> None:
+def test_server_on_a_private_network_may_point_at_it() -> None:
     check_addresses("https://auth.corp.example/", ["10.0.0.9"], ["10.0.0.1"])
     check_addresses("https://auth.example/", ["93.184.216.34"], ["10.0.0.1"])
 
@@ -110,19 +110,19 @@ def test_where_clouds_keep_their_credentials_is_out_of_reach(server: str) -> Non
         check_addresses("https://metadata.example/", ["169.254.169.254"], [server])
 
 
-def test_a_server_that_names_an_inner_address_beside_its_own_points_nowhere_but_out() -> None:
+def test_server_that_names_an_inner_address_beside_its_own_points_nowhere_but_out() -> None:
     """Its name server could name any address in order to get us there."""
     for inner in ("127.0.0.1", "10.0.0.1"):
         with pytest.raises(UnsafeUrl):
             check_addresses("https://auth.example/", [inner], ["8.8.8.8", inner])
 
 
-def test_a_private_server_does_not_point_at_this_machine() -> None:
+def test_private_server_does_not_point_at_this_machine() -> None:
     with pytest.raises(UnsafeUrl):
         check_addresses("https://localhost/", ["127.0.0.1"], ["10.0.0.1"])
 
 
-def test_a_server_on_this_machine_points_at_this_machine() -> None:
+def test_server_on_this_machine_points_at_this_machine() -> None:
     check_addresses("http://localhost:9000/token", ["127.0.0.1", "::1"], ["127.0.0.1"])
 
 
@@ -131,7 +131,7 @@ def test_http_is_not_for_a_localhost_that_is_elsewhere() -> None:
         check_addresses("http://localhost:9000/token", ["93.184.216.34"], ["127.0.0.1"])
 
 
-def test_a_name_without_an_address_is_refused() -> None:
+def test_name_without_an_address_is_refused() -> None:
     with pytest.raises(UnsafeUrl):
         check_addresses("https://auth.example/", [], ["93.184.216.34"])
 
@@ -150,7 +150,7 @@ def test_post_requests_are_never_redirected() -> None:
         check_redirect("POST", "https://a.example/token", "/elsewhere")
 
 
-def test_the_same_origin_has_more_than_one_spelling() -> None:
+def test_same_origin_has_more_than_one_spelling() -> None:
     assert same_origin("https://A.example/x", "https://a.example:443/y")
     assert not same_origin("https://a.example", "http://a.example")
 
@@ -196,7 +196,7 @@ def test_hosts_that_are_not_this_machine(host: str) -> None:
         "HTTPS://MCP.example:443/team/mcp",
     ],
 )
-def test_a_resource_speaks_for_what_is_at_or_below_it(resource: str) -> None:
+def test_resource_covers_urls_at_and_below_it(resource: str) -> None:
     assert resource_covers(resource, "https://mcp.example/team/mcp")
 
 

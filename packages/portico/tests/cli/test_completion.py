@@ -86,7 +86,7 @@ def test_every_command_can_be_completed() -> None:
     assert others == all_commands().keys() - COMMANDS.keys()
 
 
-def test_the_servers_of_a_configuration_are_offered(tmp_path: Path) -> None:
+def test_servers_of_a_configuration_are_offered(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": {"weather": {}, "web": {}, "$(evil)": {}}}))
     assert complete(["call", f"{path}:we"]) == [f"{path}:weather", f"{path}:web"]
@@ -143,7 +143,7 @@ def test_completion_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(completion_cache.load_names("large")["tools"]) == completion_cache.MAX_NAMES
 
 
-def test_a_cache_that_cannot_be_written_is_no_mistake(portico: Portico, tmp_path: Path) -> None:
+def test_cache_that_cannot_be_written_is_no_mistake(portico: Portico, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = portico("list", "tools", "examples/hello.py", XDG_CACHE_HOME=str(tmp_path / "file"))
     assert (done.returncode, done.stderr) == (0, "")
@@ -156,7 +156,7 @@ def test_caching_prompts_keeps_cached_tools(tmp_path: Path, monkeypatch: pytest.
     assert completion_cache.load_names("t") == {"tools": {"a": {}}, "prompts": {"b": {}}}
 
 
-def test_a_path_means_another_server_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_means_another_server_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = completion_cache.cache_file("server.py"), completion_cache.cache_file("https://host/mcp")
     monkeypatch.chdir(tmp_path)
     assert completion_cache.cache_file("server.py") != here[0]
@@ -201,7 +201,7 @@ offer() {
         (f"portico call {TARGET} place_order product=@examp", ["@examples/"], "-o nospace"),
     ],
 )
-def test_bash_is_offered_what_fits_its_words(
+def test_bash_completion_matches_the_typed_words(
     portico: Portico, surroundings: dict[str, str], shell: Any, line: str, offered: list[str], options: str
 ) -> None:
     prepared(portico)
@@ -229,7 +229,7 @@ SHELLS = {
 
 
 @pytest.mark.parametrize("name", list(SHELLS))
-def test_a_line_is_completed_and_run(terminal: Any, portico: Portico, shell: Any, name: str, tmp_path: Path) -> None:
+def test_line_is_completed_and_run(terminal: Any, portico: Portico, shell: Any, name: str, tmp_path: Path) -> None:
     """Tool, argument and value, each with one TAB; then it is called."""
     assert portico("list", "tools", TARGET).returncode == 0
     options, setting = SHELLS[name]
@@ -270,7 +270,7 @@ def test_files_are_completed_where_a_target_stands(
 
 
 @pytest.mark.parametrize("name", list(SHELLS))
-def test_a_script_is_one_that_its_shell_understands(portico: Portico, shell: Any, name: str) -> None:
+def test_completion_script_is_valid_in_its_shell(portico: Portico, shell: Any, name: str) -> None:
     script = portico("completion", name).stdout
     done = subprocess.run([shell(name), "-n"], input=script, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     assert (done.returncode, done.stderr) == (0, "")

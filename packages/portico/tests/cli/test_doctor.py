@@ -50,7 +50,7 @@ def test_where_all_is_well_nothing_is_made(examine: Any, tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
 
-def test_an_extra_that_is_not_there_is_named_with_what_installs_it(examine: Any) -> None:
+def test_missing_extra_is_named_with_its_install_command(examine: Any) -> None:
     found = examine()[1]
     assert "portico[schema]" in found["extras"]["text"]
     missing = {subject: one for subject, one in found.items() if subject.startswith("extras, ")}
@@ -71,7 +71,7 @@ def test_named_extras_exist_in_the_package_that_has_them() -> None:
         assert extra in packages[name]["project"]["optional-dependencies"], requirement
 
 
-def test_a_store_that_can_be_used_says_so_and_one_of_a_newer_version_is_wrong(examine: Any, tmp_path: Path) -> None:
+def test_store_that_can_be_used_says_so_and_one_of_a_newer_version_is_wrong(examine: Any, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "portico.db")) as store, store:
         store.execute("create table portico_migration (history text, number integer)")
         store.execute("insert into portico_migration values ('memory', 1)")
@@ -99,13 +99,13 @@ def test_unusable_settings_are_reported_without_secrets(
     assert words in found[about]["text"] and "secret" not in found[about]["text"]
 
 
-def test_a_port_that_is_taken_is_wrong_if_it_was_named(examine: Any) -> None:
+def test_port_that_is_taken_is_wrong_if_it_was_named(examine: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         status, found = examine("--port", str(taken.getsockname()[1]))
     assert status == 1 and "is in use" in found["port"]["text"]
 
 
-def test_the_configurations_of_clients_are_read(examine: Any, tmp_path: Path) -> None:
+def test_configurations_of_clients_are_read(examine: Any, tmp_path: Path) -> None:
     cursor, project = tmp_path / "home" / ".cursor" / "mcp.json", tmp_path / ".mcp.json"
     cursor.parent.mkdir(parents=True)
     cursor.write_text('{"mcpServers": {"a": {"command": "no-such-command"}, "b": {"url": "https://x/mcp"},}} // mine')
@@ -129,7 +129,7 @@ def test_client_configurations_in_other_formats_are_read(examine: Any, tmp_path:
     assert found["windsurf (user)"]["level"] == "ok"
 
 
-def test_a_target_is_tried(examine: Any) -> None:
+def test_target_is_tried(examine: Any) -> None:
     file = str(ROOT / "examples" / "hello.py")
     assert " answers, protocol version 2026-07-28, " in examine(file)[1]["target"]["text"]
 
@@ -187,7 +187,7 @@ def refusing() -> Iterator[Callable[[int, str], str]]:
 
 
 @pytest.mark.parametrize("status", [403, 404, 502])
-def test_a_refusal_is_an_error_with_the_reason_of_the_server(examine: Any, refusing: Any, status: int) -> None:
+def test_refusal_is_an_error_with_the_reason_of_the_server(examine: Any, refusing: Any, status: int) -> None:
     code, found = examine(refusing(status, "Host 'a.test' is not allowed here"))
     assert code == 1
     for about in ("target", "login, server"):
@@ -196,7 +196,7 @@ def test_a_refusal_is_an_error_with_the_reason_of_the_server(examine: Any, refus
         assert "as expected" not in found[about]["text"]
 
 
-def test_a_web_page_is_not_an_expected_response(examine: Any, refusing: Any) -> None:
+def test_web_page_is_not_an_expected_response(examine: Any, refusing: Any) -> None:
     code, found = examine(refusing(200, "<!doctype html>Welcome"))
     assert code == 1
     assert found["login, server"]["level"] == "error"
@@ -204,12 +204,12 @@ def test_a_web_page_is_not_an_expected_response(examine: Any, refusing: Any) -> 
 
 
 @pytest.mark.parametrize("url", ["http://[bad", "http://a..b/mcp", f"https://{'a' * 64}.example/mcp"])
-def test_an_invalid_url_is_a_finding(examine: Any, url: str) -> None:
+def test_invalid_url_is_a_finding(examine: Any, url: str) -> None:
     code, found = examine(url)
     assert code == 1 and found["target"]["level"] == found["login, server"]["level"] == "error"
 
 
-def test_a_token_that_was_refused_is_not_taken_for_none(examine: Any, locked: str) -> None:
+def test_token_that_was_refused_is_not_taken_for_none(examine: Any, locked: str) -> None:
     assert "requires authentication" in examine(locked)[1]["target"]["text"]
     found = examine(locked, "--token", "for-another")[1]
     assert "rejected the token" in found["target"]["text"]
@@ -250,7 +250,7 @@ def locked() -> Iterator[str]:
     server.server_close()
 
 
-def test_the_link_of_a_login_that_is_broken_is_named(examine: Any, locked: str) -> None:
+def test_link_of_a_login_that_is_broken_is_named(examine: Any, locked: str) -> None:
     status, found = examine(locked)
     assert status == 1
     assert found["login, server"]["level"] == "ok"
@@ -298,7 +298,7 @@ def test_version_shows_packages_platform_and_dependencies(capsys: pytest.Capture
         (None, "pip install 'portico[console]'"),
     ],
 )
-def test_a_missing_package_is_installed_from_the_same_checkout(
+def test_missing_package_is_installed_from_the_same_checkout(
     monkeypatch: pytest.MonkeyPatch, origin: dict[str, Any] | None, command: str
 ) -> None:
     class Installed:

@@ -61,33 +61,33 @@ def lines(done: Any) -> list[Any]:
         ],
     ],
 )
-def test_a_server_is_reached_by_all_that_can_name_it(portico: Portico, words: list[str]) -> None:
+def test_server_is_reached_by_all_that_can_name_it(portico: Portico, words: list[str]) -> None:
     [result] = lines(portico("call", *words))
     assert result["content"] == [{"type": "text", "text": "Hello, Ada!"}]
     assert result["isError"] is False
 
 
-def test_an_entry_of_a_configuration_is_a_target(portico: Portico, tmp_path: Path) -> None:
+def test_entry_of_a_configuration_is_a_target(portico: Portico, tmp_path: Path) -> None:
     entry = {"command": sys.executable, "args": ["examples/hello.py"]}
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"hello": entry, "other": {"command": "no"}}}))
     [result] = lines(portico("call", f"{tmp_path}/mcp.json:hello", "greet", "name=Ada"))
     assert result["content"][0]["text"] == "Hello, Ada!"
 
 
-def test_a_server_over_http_is_a_target(portico: Portico, url: str) -> None:
+def test_server_over_http_is_a_target(portico: Portico, url: str) -> None:
     [result] = lines(portico("call", url, "greet", "name=Ada"))
     assert result["content"][0]["text"] == "Hello, Ada!"
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"])
-def test_the_revision_can_be_chosen(portico: Portico, revision: str) -> None:
+def test_revision_can_be_chosen(portico: Portico, revision: str) -> None:
     [result] = lines(
         portico("call", "about_me", "--protocol-version", revision, "--", sys.executable, "examples/travel.py")
     )
     assert json.loads(result["content"][0]["text"])["revision"] == revision
 
 
-def test_a_command_is_given_an_environment_and_a_folder(portico: Portico, server: Any, tmp_path: Path) -> None:
+def test_command_is_given_an_environment_and_a_folder(portico: Portico, server: Any, tmp_path: Path) -> None:
     path = server(
         "import os\n@server.tool\ndef where() -> list[str]:\n    return [os.environ['WORD'], os.getcwd()]\n"
         "if __name__ == '__main__':\n    server.run()"
@@ -118,13 +118,13 @@ def test_prints_of_an_in_process_server_go_to_stderr(portico: Portico, server: A
         ("templates", "examples/hello.py", "name", []),
     ],
 )
-def test_a_list_is_one_line_of_json_for_each(
+def test_list_is_one_line_of_json_for_each(
     portico: Portico, kind: str, target: str, member: str, expected: list[str]
 ) -> None:
     assert [one[member] for one in lines(portico("list", kind, target))] == expected
 
 
-def test_a_list_can_be_a_plain_table(portico: Portico) -> None:
+def test_list_can_be_a_plain_table(portico: Portico) -> None:
     done = portico("list", "tools", "examples/orders.py", "--format", "table", COLUMNS="100")
     head, first, *_ = done.stdout.splitlines()
     assert head.split() == ["NAME", "ARGUMENTS", "DESCRIPTION"]
@@ -132,7 +132,7 @@ def test_a_list_can_be_a_plain_table(portico: Portico) -> None:
     assert "product quantity address [size] [delivery] [by]" in first
 
 
-def test_a_server_without_prompts_has_an_empty_list_of_them(portico: Portico, liar: Any) -> None:
+def test_server_without_prompts_has_an_empty_list_of_them(portico: Portico, liar: Any) -> None:
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "liar", "version": "1"}}
     done = portico("list", "prompts", "--", *liar({"initialize": hello}))
     assert (done.returncode, done.stdout) == (0, "")
@@ -166,7 +166,7 @@ def test_standard_input_can_be_read_once(portico: Portico) -> None:
     assert done.stderr == "portico: standard input can be read only once: only one value can be -\n"
 
 
-def test_a_name_that_is_not_listed_can_be_called_with_json(portico: Portico) -> None:
+def test_name_that_is_not_listed_can_be_called_with_json(portico: Portico) -> None:
     """`buy` is another name of place_order."""
     order = {"product": "scarf", "quantity": 1, "address": {"street": "a", "city": "b"}}
     [result] = lines(portico("call", "examples/orders.py", "buy", "--arguments", json.dumps(order)))
@@ -190,7 +190,7 @@ def test_people_get_texts_and_data_once(portico: Portico, tool: str, printed: st
     assert (done.returncode, done.stdout) == (0, printed)
 
 
-def test_a_wrapped_value_is_taken_out_of_its_wrapping(portico: Portico) -> None:
+def test_wrapped_value_is_taken_out_of_its_wrapping(portico: Portico) -> None:
     done = portico("call", "examples/results.py", "primes", "--format", "table", "--protocol-version", "2025-06-18")
     assert json.loads(done.stdout) == [2, 3, 5, 7]
 
@@ -208,7 +208,7 @@ def test_binary_content_is_described_or_saved(portico: Portico, tmp_path: Path) 
     assert done.stderr == f"(image/png, 70 bytes: {tmp_path}/made/test_image_content-3.png)\n"
 
 
-def test_a_folder_that_cannot_be_written_to_is_named(portico: Portico, tmp_path: Path) -> None:
+def test_folder_that_cannot_be_written_to_is_named(portico: Portico, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = portico("call", "examples/everything.py", "test_image_content", "--save-dir", tmp_path / "file")
     assert done.returncode == 2
@@ -226,14 +226,14 @@ def test_several_blocks_are_shown_in_their_order(portico: Portico) -> None:
 # Resources and prompts
 
 
-def test_a_resource_is_read(portico: Portico) -> None:
+def test_resource_is_read(portico: Portico) -> None:
     [contents] = lines(portico("read", "examples/library.py", "library://hours"))
     assert contents == {"uri": "library://hours", "mimeType": "text/plain", "text": "Monday to Friday, 9 to 17."}
     text = portico("read", "library://hours", "--format", "table", "--", sys.executable, "examples/library.py")
     assert text.stdout == "Monday to Friday, 9 to 17."
 
 
-def test_the_bytes_of_a_resource_are_saved_under_a_name_of_ours(portico: Portico, server: Any, tmp_path: Path) -> None:
+def test_bytes_of_a_resource_are_saved_under_a_name_of_ours(portico: Portico, server: Any, tmp_path: Path) -> None:
     path = server(
         "@server.resource('odd://a/{+path}', security=None)\ndef data(path: str) -> bytes:\n    return b'\\x00\\xff'"
     )
@@ -249,7 +249,7 @@ def test_the_bytes_of_a_resource_are_saved_under_a_name_of_ours(portico: Portico
     assert {one.name for one in tmp_path.iterdir()} <= {"saved", "odd.py", "cache", "__pycache__"}
 
 
-def test_a_prompt_is_one_line_of_json_for_each_message(portico: Portico) -> None:
+def test_prompt_is_one_line_of_json_for_each_message(portico: Portico) -> None:
     messages = lines(portico("prompt", "examples/library.py", "discuss", "number=1"))
     assert [message["role"] for message in messages] == ["user", "assistant"]
     done = portico("prompt", "examples/library.py", "recommend", "author=Ibsen", "--format", "table")
@@ -259,7 +259,7 @@ def test_a_prompt_is_one_line_of_json_for_each_message(portico: Portico) -> None
 # What is said aside
 
 
-def test_the_wire_can_be_watched(portico: Portico) -> None:
+def test_wire_can_be_watched(portico: Portico) -> None:
     done = portico("call", "examples/hello.py", "greet", "name=Ada", "--trace")
     [result] = lines(done)
     sent = [json.loads(line[2:]) for line in done.stderr.splitlines() if line.startswith("→ ")]
@@ -269,14 +269,14 @@ def test_the_wire_can_be_watched(portico: Portico) -> None:
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-def test_log_messages_are_shown_to_who_wants_them(portico: Portico, revision: str) -> None:
+def test_log_messages_are_shown_on_request(portico: Portico, revision: str) -> None:
     call = ["call", "examples/everything.py", "test_logging_tool", "--protocol-version", revision]
     assert portico(*call).stderr == ""
     said = portico(*call, "--verbose").stderr.splitlines()
     assert [line.partition(":")[0].split()[0] for line in said] == ["debug", "info", "warning", "error"]
 
 
-def test_a_server_that_logs_nothing_can_be_called_verbosely(portico: Portico, liar: Any) -> None:
+def test_server_that_logs_nothing_can_be_called_verbosely(portico: Portico, liar: Any) -> None:
     command = liar({"tools/list": {"tools": []}})
     assert portico("list", "tools", "--verbose", "--", *command).returncode == 0
 
@@ -322,7 +322,7 @@ def test_everything_is_listed_where_no_kind_is_named(portico: Portico) -> None:
     assert {"uri", "uriTemplate", "inputSchema"} <= {name for one in listed for name in one}
 
 
-def test_a_server_is_inspected(portico: Portico) -> None:
+def test_server_is_inspected(portico: Portico) -> None:
     (said,) = lines(portico("inspect", "examples/library.py"))
     assert (said["name"], said["counts"]["tools"]) == ("library", 1)
     assert said["protocol_version"] == SUPPORTED_PROTOCOL_VERSIONS[-1]
@@ -333,7 +333,7 @@ def test_a_server_is_inspected(portico: Portico) -> None:
 
 
 @pytest.mark.parametrize("words", [["list"], ["inspect"], ["call", "a_tool"]], ids=str)
-def test_the_time_limit_is_of_the_whole_command(portico: Portico, words: list[str]) -> None:
+def test_time_limit_is_of_the_whole_command(portico: Portico, words: list[str]) -> None:
     """Also where a child neither answers nor ends when it is asked to."""
     begun = time.monotonic()
     stubborn = ["sh", "-c", "trap '' TERM; while :; do sleep 1; done"]
@@ -359,7 +359,7 @@ async def test_the_time_limit_includes_the_end_of_a_child_that_has_answered() ->
 
 
 @pytest.mark.parametrize("spelling", ["{host}:{port}/mcp", "localhost:{port}/mcp", ":{port}/mcp", ":{port}"])
-def test_a_url_may_be_typed_without_its_scheme(portico: Portico, url: str, spelling: str) -> None:
+def test_url_may_be_typed_without_its_scheme(portico: Portico, url: str, spelling: str) -> None:
     place = urlsplit(url)
     target = spelling.format(host=place.hostname, port=place.port)
     assert json.loads(portico("list", "tools", target).stdout)["name"] == "greet"
@@ -373,7 +373,7 @@ def test_a_url_may_be_typed_without_its_scheme(portico: Portico, url: str, spell
         ("http://127.0.0.1:{open}/mcpp", "404: Not found: the MCP endpoint is /mcp"),
     ],
 )
-def test_a_server_that_cannot_be_reached_is_explained(portico: Portico, url: str, target: str, words: str) -> None:
+def test_server_that_cannot_be_reached_is_explained(portico: Portico, url: str, target: str, words: str) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         given = target.format(open=urlsplit(url).port, closed=unused.getsockname()[1])
@@ -382,7 +382,7 @@ def test_a_server_that_cannot_be_reached_is_explained(portico: Portico, url: str
     assert words in done.stderr and "Connect call" not in done.stderr
 
 
-def test_a_web_page_is_not_taken_for_a_server(portico: Portico, gate: Any, tmp_path: Path) -> None:
+def test_web_page_is_not_taken_for_a_server(portico: Portico, gate: Any, tmp_path: Path) -> None:
     """Its title is shown, and not its source."""
     page = "<!doctype html><html><head><title>Welcome to nginx!</title></head><body>" + "<p>x</p>" * 500
     served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _page_handler(page))
@@ -413,7 +413,7 @@ def _page_handler(page: str) -> type[http.server.BaseHTTPRequestHandler]:
     return Page
 
 
-def test_a_refused_token_is_reported_with_the_options_of_the_command(portico: Portico, gate: Any) -> None:
+def test_refused_token_is_reported_with_the_options_of_the_command(portico: Portico, gate: Any) -> None:
     url = f"http://127.0.0.1:{gate.server_port}/mcp"
     assert "Pass --token, set PORTICO_CLIENT_TOKEN, or run `portico login`." in portico("list", url).stderr
     typed = portico("list", url, "--token", "x").stderr

@@ -80,7 +80,7 @@ def test_each_client_has_its_file(home: Path, client: str, path: str, key: str, 
 @pytest.mark.parametrize(
     "client, path", [("claude-code", ".mcp.json"), ("cursor", ".cursor/mcp.json"), ("vscode", ".vscode/mcp.json")]
 )
-def test_a_project_has_its_own_file_which_others_can_use_too(home: Path, client: str, path: str) -> None:
+def test_project_has_its_own_file_which_others_can_use_too(home: Path, client: str, path: str) -> None:
     main(["install", client, "--scope", "project", "--write"])
     assert '"command": "portico"' in Path(path).read_text()
     assert list(home.iterdir()) == []
@@ -102,7 +102,7 @@ def test_everything_else_in_the_file_stays_as_it_is_and_is_kept(home: Path) -> N
     assert len(list(path.parent.glob("*.bak"))) == 2
 
 
-def test_a_second_time_changes_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_second_time_changes_nothing(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["install", "cursor", "--write"])
     before = (home / CURSOR).read_bytes()
     main(["install", "cursor", "--write"])
@@ -124,7 +124,7 @@ def test_a_second_time_changes_nothing(home: Path, capsys: pytest.CaptureFixture
         ('{"a": 1 /* }', "expecting ',' delimiter"),
     ],
 )
-def test_a_file_that_cannot_be_read_stays_as_it_is(
+def test_file_that_cannot_be_read_stays_as_it_is(
     home: Path, capsys: pytest.CaptureFixture[str], text: str, says: str
 ) -> None:
     path = write(home / CURSOR, text)
@@ -146,13 +146,13 @@ def test_bytes_that_are_no_text_stay_as_they_are(home: Path) -> None:
     assert path.read_bytes() == b'{"a": "\xff"}'
 
 
-def test_a_byte_order_mark_stays(home: Path) -> None:
+def test_byte_order_mark_stays(home: Path) -> None:
     path = write(home / CURSOR, "\ufeff{}")
     main(["install", "cursor", "--write"])
     assert path.read_bytes().startswith(b"\xef\xbb\xbf{\n")
 
 
-def test_a_link_to_the_file_stays_a_link(home: Path, tmp_path: Path) -> None:
+def test_link_to_the_file_stays_a_link(home: Path, tmp_path: Path) -> None:
     real = write(tmp_path / "dotfiles" / "mcp.json", "{}")
     (home / ".cursor").mkdir()
     (home / CURSOR).symlink_to(real)
@@ -161,7 +161,7 @@ def test_a_link_to_the_file_stays_a_link(home: Path, tmp_path: Path) -> None:
     assert "portico" in real.read_text()
 
 
-def test_a_file_that_somebody_changed_meanwhile_stays_theirs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrently_changed_file_is_not_overwritten(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(home / CURSOR, "{}")
     keep = install._back_up
 
@@ -193,7 +193,7 @@ def test_options_for_serve_are_checked_and_paths_made_whole(home: Path) -> None:
         install.build_entry(place, ["--no-such-thing"], shared=False)
 
 
-def test_a_client_without_projects_says_so(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_client_without_projects_says_so(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["install", "claude-desktop", "--scope", "project"])
     assert "--scope user" in capsys.readouterr().err
@@ -235,7 +235,7 @@ def entries(path: Path, key: str = "mcpServers") -> dict[str, Any]:
         ("", "https://mcp.example.com/x", "mcp-example-com"),
     ],
 )
-def test_an_entry_is_named_after_its_server(home: Path, source: str, target: str, name: str) -> None:
+def test_entry_is_named_after_its_server(home: Path, source: str, target: str, name: str) -> None:
     write(Path("w.py"), source)
     write(Path("sub/w.py"), source)
     assert install.default_name([target]) == name
@@ -286,7 +286,7 @@ def test_settings_that_the_user_added_to_the_same_server_stay(home: Path) -> Non
 
 
 @pytest.mark.parametrize("word", ["A", "=1", "A\0=1"])
-def test_an_environment_variable_needs_a_name_and_a_value(home: Path, word: str) -> None:
+def test_environment_variable_needs_a_name_and_a_value(home: Path, word: str) -> None:
     with pytest.raises(SystemExit) as left:
         main(["install", "cursor", "--env", word])
     assert left.value.code == 2
@@ -320,7 +320,7 @@ URL = "http://127.0.0.1:8080/mcp"
         ("codex", {"url": URL, "bearer_token_env_var": "TOKEN"}),
     ],
 )
-def test_a_url_is_written_as_the_client_has_it(
+def test_url_is_written_as_the_client_has_it(
     home: Path, client: str, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKEN", "the-secret")
@@ -332,7 +332,7 @@ def test_a_url_is_written_as_the_client_has_it(
 
 
 @pytest.mark.parametrize("client", ["claude-desktop", "zed", "goose"])
-def test_a_client_that_cannot_write_it_starts_a_bridge(home: Path, client: str) -> None:
+def test_client_that_cannot_write_it_starts_a_bridge(home: Path, client: str) -> None:
     main(["install", client, "--write", "--token-env", "TOKEN", "--", URL])
     place = install.CLIENT_CONFIGS[client]["user"]
     (entry,) = install.EDITORS[place.format].read(place.path().read_text())[place.key].values()
@@ -340,7 +340,7 @@ def test_a_client_that_cannot_write_it_starts_a_bridge(home: Path, client: str) 
 
 
 @pytest.mark.parametrize("client, member", [("zed", "url"), ("goose", "uri")])
-def test_a_url_without_a_secret_is_native_there_too(home: Path, client: str, member: str) -> None:
+def test_url_without_a_secret_is_native_there_too(home: Path, client: str, member: str) -> None:
     main(["install", client, "--write", "--", URL])
     place = install.CLIENT_CONFIGS[client]["user"]
     (entry,) = install.EDITORS[place.format].read(place.path().read_text())[place.key].values()
@@ -380,7 +380,7 @@ def test_plain_json_is_printed(home: Path, capsys: pytest.CaptureFixture[str]) -
         main(["install", "json", "--write"])
 
 
-def test_a_fastmcp_json_is_started_on_stdio(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fastmcp_json_is_started_on_stdio(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(Path("w.py"), "")
     write(Path("fastmcp.json"), '{"source": {"path": "w.py"}, "deployment": {"transport": "http"}}')
     main(["install", "json", "--", "fastmcp.json"])
@@ -389,12 +389,12 @@ def test_a_fastmcp_json_is_started_on_stdio(home: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("spelling", ["localhost:8080/mcp", ":8080/mcp"])
-def test_a_url_without_scheme_is_written_whole(home: Path, capsys: pytest.CaptureFixture[str], spelling: str) -> None:
+def test_url_without_scheme_is_written_whole(home: Path, capsys: pytest.CaptureFixture[str], spelling: str) -> None:
     main(["install", "json", "--", spelling])
     assert json.loads(capsys.readouterr().out)["mcpServers"] == {"localhost-8080": {"url": "http://localhost:8080/mcp"}}
 
 
-async def test_the_bridge_answers_for_the_server_at_the_url(home: Path) -> None:
+async def test_bridge_answers_for_the_server_at_the_url(home: Path) -> None:
     seen: list[str | None] = []
     server = Server("far", instructions="Ask far away.", request_headers=["x-key"])
 
@@ -414,7 +414,7 @@ async def test_the_bridge_answers_for_the_server_at_the_url(home: Path) -> None:
     assert seen == ["open"]
 
 
-async def test_a_bridge_to_nowhere_says_so(home: Path) -> None:
+async def test_bridge_to_nowhere_says_so(home: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/mcp"
@@ -537,7 +537,7 @@ def test_of_any_document_only_the_one_value_changes(document: Any, indent: Any, 
 
 
 @given(st.text(max_size=60))
-def test_no_text_whatever_breaks_the_reader(text: str) -> None:
+def test_parser_accepts_arbitrary_text(text: str) -> None:
     try:
         node = jsonc.read(text)
     except jsonc.InvalidJsonc:

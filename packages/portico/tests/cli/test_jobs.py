@@ -63,9 +63,7 @@ def wait(until: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def test_a_task_waits_in_the_store_until_somebody_works(
-    jobs: Jobs, shown: Shown, client: SyncClient, store: str
-) -> None:
+def test_task_stays_queued_until_a_worker_runs(jobs: Jobs, shown: Shown, client: SyncClient, store: str) -> None:
     task = client.start_task("make_report", {"topic": "bees", "chapters": 2})
     [line] = jobs(store, "list").stdout.splitlines()
     found = json.loads(line)
@@ -127,7 +125,7 @@ def test_missing_tasks_and_stores_are_reported(fork_server: ForkServer, jobs: Jo
     assert "--store is required: the data directory contains none" in done.stderr
 
 
-def test_a_server_without_tasks_gives_nothing_to_work_on(fork_server: ForkServer) -> None:
+def test_server_without_tasks_gives_nothing_to_work_on(fork_server: ForkServer) -> None:
     done = fork_server.run("worker", Path(REPORTS).parent / "hello.py")
     assert done.returncode == 2
     assert "has no tools that can run as tasks" in done.stderr
@@ -173,9 +171,7 @@ def trouble(tmp_path: Path, store: str) -> Iterator[SyncClient]:
         yield client
 
 
-def test_a_task_whose_tool_failed_is_listed_as_failed(
-    jobs: Jobs, shown: Shown, trouble: SyncClient, store: str
-) -> None:
+def test_task_whose_tool_failed_is_listed_as_failed(jobs: Jobs, shown: Shown, trouble: SyncClient, store: str) -> None:
     started = {tool: trouble.start_task(tool, {}).id for tool in ("crash", "refuse", "count")}
     wait(lambda: all(shown(store, id)["status"] in ("completed", "failed") for id in started.values()))
     assert {tool: shown(store, id)["status"] for tool, id in started.items()} == {
@@ -194,7 +190,7 @@ def test_a_task_whose_tool_failed_is_listed_as_failed(
     assert "not today" in table
 
 
-def test_a_shown_task_has_readable_times_and_steps_in_natural_order(
+def test_shown_task_has_readable_times_and_steps_in_natural_order(
     jobs: Jobs, shown: Shown, trouble: SyncClient, store: str
 ) -> None:
     before = datetime.now().astimezone()
@@ -210,7 +206,7 @@ def test_a_shown_task_has_readable_times_and_steps_in_natural_order(
     assert datetime.fromisoformat(found["created_at"]).strftime("%Y-%m-%d %H:%M:%S") in row
 
 
-def test_a_task_that_runs_names_its_worker_in_short(jobs: Jobs, client: SyncClient, store: str) -> None:
+def test_task_that_runs_names_its_worker_in_short(jobs: Jobs, client: SyncClient, store: str) -> None:
     task = client.start_task("make_report", {"topic": "bees", "chapters": 50})
     with closing(sqlite3.connect(store)) as made, made:
         name = "vm:3fb8b4e9:pid:[4026531836]/27135.334130/b2a3f58e"

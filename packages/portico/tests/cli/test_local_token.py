@@ -63,7 +63,7 @@ def listed(fork_server: ForkServer, env: dict[str, str]) -> Listed:
     return lambda url, **more: fork_server.run("list", "tools", url, env=env | more)
 
 
-def test_there_is_a_token_that_commands_of_the_same_user_find(
+def test_commands_of_the_same_user_find_the_token(
     listed: Listed, start: Start, env: dict[str, str], tmp_path: Path
 ) -> None:
     url, said = start("--port", "0")
@@ -110,7 +110,7 @@ def test_secrets_are_not_written_to_a_pipe(
     assert f"run `portico console http://127.0.0.1:{port}/` for a link" in said
 
 
-def test_a_terminal_shows_the_token_once_and_a_link_each_time(terminal: Callable[..., Any], tmp_path: Path) -> None:
+def test_terminal_shows_the_token_once_and_a_link_each_time(terminal: Callable[..., Any], tmp_path: Path) -> None:
     data = tmp_path / "data"
     port = "0"
     for time in (1, 2):
@@ -124,7 +124,7 @@ def test_a_terminal_shows_the_token_once_and_a_link_each_time(terminal: Callable
         child.end()
 
 
-def test_the_token_stays_the_same(start: Start, env: dict[str, str], tmp_path: Path) -> None:
+def test_token_stays_the_same(start: Start, env: dict[str, str], tmp_path: Path) -> None:
     url, _ = start("--port", "0")
     port = url.rpartition(":")[2].partition("/")[0]
     kept = tmp_path / "data" / f"http-{port}.token"
@@ -141,7 +141,7 @@ def test_no_auth_prints_a_warning(start: Start, env: dict[str, str]) -> None:
     assert status(url) == 200
 
 
-def test_a_profile_stays_as_its_document_has_it(start: Start) -> None:
+def test_profile_stays_as_its_document_has_it(start: Start) -> None:
     url, said = start("--port", "0", "--profile", "subcog")
     assert "No token is required (no_auth = true in its settings)" in said
     assert status(url) == 200
@@ -155,12 +155,12 @@ def test_other_profiles_require_the_token(start: Start, tmp_path: Path, profile:
     assert (status(url), status(url, file.read_text().strip())) == (401, 200)
 
 
-def test_a_token_of_the_environment_is_the_one(start: Start) -> None:
+def test_token_of_the_environment_is_the_one(start: Start) -> None:
     url, _ = start("--port", "0", lines=0, PORTICO_TOKEN="mine")
     assert (status(url), status(url, "mine")) == (401, 200)
 
 
-def test_a_file_that_others_can_read_is_no_secret(tmp_path: Path) -> None:
+def test_file_that_others_can_read_is_no_secret(tmp_path: Path) -> None:
     path = Path(local_token.save_token("secret", 1, str(tmp_path)))
     assert local_token.find_token(1, str(tmp_path)) == "secret"
     path.chmod(0o644)
@@ -170,7 +170,7 @@ def test_a_file_that_others_can_read_is_no_secret(tmp_path: Path) -> None:
     assert local_token.find_token(1, str(tmp_path)) is None
 
 
-def test_a_token_is_not_sent_to_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_not_sent_to_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has taken the port of a server that is not running is not told its token."""
     monkeypatch.setenv("PORTICO_DATA", str(tmp_path))
     local_token.save_token("secret", 8080)
@@ -190,7 +190,7 @@ def test_a_token_is_not_sent_to_another_user(tmp_path: Path, monkeypatch: pytest
         "http://[::ffff:127.0.0.1]:8080/mcp",
     ],
 )
-def test_a_token_is_for_the_loopback_addresses_of_its_port(
+def test_token_is_for_the_loopback_addresses_of_its_port(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     monkeypatch.setenv("PORTICO_DATA", str(tmp_path))
@@ -229,7 +229,7 @@ def test_no_other_url_gets_the_token(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("role", ["", "operator", "console"])
-def test_a_listener_of_another_user_gets_no_token_of_any_kind(
+def test_listener_of_another_user_gets_no_token_of_any_kind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
 ) -> None:
     local_token.save_token("secret", 8080, str(tmp_path), role)
@@ -238,7 +238,7 @@ def test_a_listener_of_another_user_gets_no_token_of_any_kind(
     assert local_token.token_for_url("http://127.0.0.1:8080/", str(tmp_path), role) is None
 
 
-def test_a_port_is_a_port(env: dict[str, str]) -> None:
+def test_port_is_a_port(env: dict[str, str]) -> None:
     command = [*PORTICO, "serve", "--transport", "http", "--port", "80000"]
     ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
     assert ended.returncode == 2
@@ -273,7 +273,7 @@ def gateway(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_gateway_requires_the_token_that_its_user_has(
+def test_gateway_requires_the_token_that_its_user_has(
     fork_server: ForkServer, env: dict[str, str], gateway: Path, tmp_path: Path
 ) -> None:
     """Its upstreams have keys and files that other users of the machine must not reach."""
@@ -296,7 +296,7 @@ def test_a_gateway_requires_the_token_that_its_user_has(
         child.communicate()
 
 
-def test_an_open_gateway_requires_none(fork_server: ForkServer, env: dict[str, str], gateway: Path) -> None:
+def test_open_gateway_requires_none(fork_server: ForkServer, env: dict[str, str], gateway: Path) -> None:
     child = fork_server.start("serve", str(gateway), "--port", "0", "--no-auth", env=env)
     try:
         url = next(line for line in child.stderr if line.startswith("Serving on")).split()[2]
@@ -307,6 +307,6 @@ def test_an_open_gateway_requires_none(fork_server: ForkServer, env: dict[str, s
         child.communicate()
 
 
-def test_a_data_directory_that_commands_do_not_search_is_named(start: Start, tmp_path: Path) -> None:
+def test_data_directory_that_commands_do_not_search_is_named(start: Start, tmp_path: Path) -> None:
     _, said = start("--port", "0", "--data", str(tmp_path / "elsewhere"))
     assert f"find it with PORTICO_DATA={tmp_path / 'elsewhere'};" in said

@@ -68,7 +68,7 @@ def left(source: str) -> list[tuple[int, str]]:
         ),
     ],
 )
-def test_names_are_followed_to_what_they_are_here(before: str, after: str) -> None:
+def test_names_are_resolved_in_the_session(before: str, after: str) -> None:
     assert ported(before) == after
     assert ported(after) == after
     assert left(before) == []
@@ -86,7 +86,7 @@ def test_comments_spacing_and_line_ends_stay() -> None:
     assert after == before.replace(b"fastmcp", b"portico").replace(b"FastMCP", b"Server")
 
 
-def test_a_name_of_the_file_s_own_is_left_alone() -> None:
+def test_name_of_the_file_s_own_is_left_alone() -> None:
     source = "from fastmcp import FastMCP\n\n\ndef f(FastMCP):\n    return FastMCP\n\n\nx = dict(FastMCP=1)\n"
     assert ported(source) == source.replace("from fastmcp import FastMCP", "from portico import Server")
 
@@ -106,7 +106,7 @@ def test_lowlevel_server_is_renamed_to_low_level_server() -> None:
     assert left(used) == []
 
 
-def test_a_class_without_counterpart_is_listed_once() -> None:
+def test_class_without_counterpart_is_listed_once() -> None:
     source = "from fastmcp.server.providers import Provider\n\nx = [Provider.one, Provider.two]\n"
     assert ported(source) == source
     assert left(source) == [(1, "fastmcp.server.providers.Provider")]
@@ -128,7 +128,7 @@ def test_port_argument_is_preserved() -> None:
         ("asyncio.run(mcp.run_async())", "asyncio.run(mcp.run_async())"),
     ],
 )
-def test_a_server_is_run_with_the_names_of_portico(before: str, after: str) -> None:
+def test_server_is_run_with_the_names_of_portico(before: str, after: str) -> None:
     head = "from fastmcp import FastMCP\n\nmcp = FastMCP('a', on_duplicate_tools='warn')\n"
     native = "from portico import Server\n\nmcp = Server('a', on_duplicate='warn')\n"
     assert ported(f"{head}{before}\n") == f"{native}{after}\n"
@@ -147,7 +147,7 @@ def test_a_server_is_run_with_the_names_of_portico(before: str, after: str) -> N
         "other = FastMCP('b', strict_input_validation=True)",
     ],
 )
-def test_a_file_that_needs_more_keeps_the_classes_of_compat(line: str) -> None:
+def test_file_that_needs_more_keeps_the_classes_of_compat(line: str) -> None:
     source = f"from fastmcp import Context, FastMCP\n\nmcp = FastMCP('a')\nx: Context\n{line}\n"
     assert ported(source) == source.replace("from fastmcp", "from portico.compat.fastmcp")
     assert left(source) == []
@@ -190,7 +190,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_diff_comes_first_and_write_changes_the_files(project: Path, portico: Run) -> None:
+def test_diff_comes_first_and_write_changes_the_files(project: Path, portico: Run) -> None:
     shown = portico("port", str(project))
     assert shown.returncode == 1, "something is left to do"
     assert "+from portico import Server\n" in shown.stdout
@@ -215,7 +215,7 @@ def test_mistakes_on_the_line(portico: Run) -> None:
     assert (missing.returncode, missing.stderr) == (2, "portico: no-such-folder not found\n")
 
 
-def test_without_libcst_it_says_what_to_install(tmp_path: Path) -> None:
+def test_missing_libcst_error_names_the_install_command(tmp_path: Path) -> None:
     program = "import sys; sys.modules['libcst'] = None; from portico.cli.main import main; main(['port', '.'])"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (
@@ -281,7 +281,7 @@ def test_names_in_advice_exist() -> None:
 
 
 @pytest.mark.parametrize("package", ["portico.compat.fastmcp", "portico.compat.mcp_sdk"])
-def test_missing_names_of_compat_say_what_to_use(package: str) -> None:
+def test_missing_compat_names_suggest_a_replacement(package: str) -> None:
     with pytest.raises(ImportError, match=r"FastMCPTransport.*: pass the server itself to portico.Client"):
         exec(f"from {package} import FastMCPTransport")
     with pytest.raises(ImportError, match=r"import ElicitResult from portico\.types"):
@@ -315,14 +315,14 @@ def test_other_values_stay(body: str) -> None:
         ("SSETransport(u)", '{"url": u, "type": "sse"}'),
     ],
 )
-def test_a_transport_becomes_a_target(before: str, after: str) -> None:
+def test_transport_becomes_a_target(before: str, after: str) -> None:
     name = before.partition("(")[0]
     source = f"from fastmcp import Client\nfrom fastmcp.client.transports import {name}\nc = Client({before})\n"
     assert ported(source) == f"from portico import Client\nc = Client({after})\n"
     assert left(source) == []
 
 
-def test_a_transport_that_cannot_be_rewritten_is_reported() -> None:
+def test_transport_that_cannot_be_rewritten_is_reported() -> None:
     source = "from fastmcp.client.transports import StdioTransport\nt = StdioTransport('a', [], log_file=f)\n"
     assert ported(source) == source
     assert left(source) == [(1, "fastmcp.client.transports.StdioTransport")]
@@ -358,7 +358,7 @@ def test_tasks_have_a_mode(before: str, after: str) -> None:
 
 
 @pytest.mark.parametrize("task, known", [(True, True), (False, False), ("optional", True)])
-def test_a_tool_accepts_a_task_as_true_or_false(task: Any, known: bool) -> None:
+def test_tool_accepts_a_task_as_true_or_false(task: Any, known: bool) -> None:
     server = Server("a")
 
     @server.tool(task=task)
@@ -396,7 +396,7 @@ def test_handlers_that_fit_are_not_reported() -> None:
     assert left(source) == []
 
 
-def test_a_test_that_gets_its_client_from_a_fixture_is_reported() -> None:
+def test_test_that_gets_its_client_from_a_fixture_is_reported() -> None:
     source = "async def test_a(client):\n    r = await client.call_tool('x')\n    assert r.data.name\n"
     assert ported(source) == source
     assert left(source) == [(3, ".name")]

@@ -103,7 +103,7 @@ async def test_recorded_responses_are_replayed(revision: str, shop: Path, tmp_pa
 @pytest.mark.parametrize(
     ("recorded", "played"), [(V2025_06_18, FIRST_MODERN_VERSION), (FIRST_MODERN_VERSION, V2025_06_18)]
 )
-async def test_a_recording_is_played_to_a_client_of_another_revision(
+async def test_recording_is_played_to_a_client_of_another_revision(
     recorded: str, played: str, shop: Path, tmp_path: Path
 ) -> None:
     tape = tmp_path / "tape.jsonl"
@@ -111,7 +111,7 @@ async def test_a_recording_is_played_to_a_client_of_another_revision(
     assert await use(ReplayHandler.load(tape), played) == then
 
 
-async def test_a_server_over_http_is_recorded_and_played_over_http(
+async def test_server_over_http_is_recorded_and_played_over_http(
     fork_server: ForkServer, shop: Path, tmp_path: Path
 ) -> None:
     tape = tmp_path / "tape.jsonl"
@@ -162,7 +162,7 @@ def test_secrets_are_not_written_and_still_answered(tape: Path, portico: Callabl
     assert "your token is [REDACTED:" in again.stdout
 
 
-def test_a_line_is_a_message_and_who_sent_it(tape: Path) -> None:
+def test_log_line_has_a_message_and_its_direction(tape: Path) -> None:
     heading, *lines = map(json.loads, tape.read_text().splitlines())
     assert heading == {"portico_recording": 1}
     assert {line["from"] for line in lines} == {"client", "server"}
@@ -214,7 +214,7 @@ def test_invalid_recordings_raise_usage_error(text: str, complaint: str, tmp_pat
         ReplayHandler.load(tmp_path / "x.jsonl")
 
 
-def test_a_target_that_is_not_there_and_a_file_that_cannot_be_written(
+def test_target_that_is_not_there_and_a_file_that_cannot_be_written(
     portico: Callable[..., Any], shop: Path, tmp_path: Path
 ) -> None:
     failed = portico("record", "-o", tmp_path / "t.jsonl", "--", tmp_path / "nothing")

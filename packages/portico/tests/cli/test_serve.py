@@ -82,31 +82,31 @@ async def name_of(child: Any) -> str:
 
 
 @pytest.mark.parametrize("target", ["one.py", "one.py:server", "./one.py", "one:server", "one"])
-async def test_a_server_is_found_by_file_and_by_module(spawn: Spawn, tmp_path: Path, target: str) -> None:
+async def test_server_is_found_by_file_and_by_module(spawn: Spawn, tmp_path: Path, target: str) -> None:
     (tmp_path / "one.py").write_text(SERVER.format(name="one"))
     assert await name_of(await spawn("serve", target, cwd=tmp_path)) == "one"
 
 
-async def test_a_file_may_lie_anywhere(spawn: Spawn, tmp_path: Path) -> None:
+async def test_file_may_lie_anywhere(spawn: Spawn, tmp_path: Path) -> None:
     place = tmp_path / "with space" / "deep"
     place.mkdir(parents=True)
     (place / "one.py").write_text(SERVER.format(name="far"))
     assert await name_of(await spawn("serve", place / "one.py")) == "far"
 
 
-async def test_a_module_may_be_inside_a_package(spawn: Spawn, tmp_path: Path) -> None:
+async def test_module_may_be_inside_a_package(spawn: Spawn, tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("")
     (tmp_path / "package" / "one.py").write_text(SERVER.format(name="inside"))
     assert await name_of(await spawn("serve", "package.one:server", cwd=tmp_path)) == "inside"
 
 
-async def test_an_object_may_have_any_name(spawn: Spawn, tmp_path: Path) -> None:
+async def test_object_may_have_any_name(spawn: Spawn, tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(SERVER.format(name="app").replace("server", "app"))
     assert await name_of(await spawn("serve", "one.py:app", cwd=tmp_path)) == "app"
 
 
-async def test_the_only_server_needs_no_name(spawn: Spawn, tmp_path: Path) -> None:
+async def test_only_server_needs_no_name(spawn: Spawn, tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(SERVER.format(name="only").replace("server", "app") + "\nalias = app\n")
     assert await name_of(await spawn("serve", "one.py", cwd=tmp_path)) == "only"
 
@@ -117,7 +117,7 @@ async def test_of_several_the_one_called_server_is_served(spawn: Spawn, tmp_path
 
 
 @pytest.mark.parametrize("target", ["one.py:make", "one.py:Holder.server"])
-async def test_a_server_may_be_made_or_held(spawn: Spawn, tmp_path: Path, target: str) -> None:
+async def test_server_may_be_made_or_held(spawn: Spawn, tmp_path: Path, target: str) -> None:
     made = SERVER.format(name="made") + "\ndef make():\n    return server\n\nclass Holder:\n    server = server\n"
     (tmp_path / "one.py").write_text(made)
     assert await name_of(await spawn("serve", target, cwd=tmp_path)) == "made"
@@ -130,12 +130,12 @@ async def test_modules_next_to_the_server_file_can_be_imported(spawn: Spawn, tmp
     assert await name_of(await spawn("serve", tmp_path / "one.py")) == "beside"
 
 
-async def test_a_file_that_runs_itself_is_served_too(spawn: Spawn, tmp_path: Path) -> None:
+async def test_file_that_runs_itself_is_served_too(spawn: Spawn, tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(SERVER.format(name="both") + '\nif __name__ == "__main__":\n    server.run()\n')
     assert await name_of(await spawn("serve", "one.py", cwd=tmp_path)) == "both"
 
 
-async def test_a_file_may_have_the_name_of_a_module_of_python(spawn: Spawn, tmp_path: Path) -> None:
+async def test_file_may_have_the_name_of_a_module_of_python(spawn: Spawn, tmp_path: Path) -> None:
     """Its types are still its own."""
     text = (
         "from __future__ import annotations\nfrom dataclasses import dataclass\n\n@dataclass\nclass Mine:\n    x: int\n"
@@ -153,26 +153,26 @@ async def test_a_file_may_have_the_name_of_a_module_of_python(spawn: Spawn, tmp_
 
 
 @pytest.mark.parametrize("target", ["missing.py", "missing.py:server", "no/such/file.py"])
-def test_a_file_that_is_not_there(refused: Refused, tmp_path: Path, target: str) -> None:
+def test_file_that_is_not_there(refused: Refused, tmp_path: Path, target: str) -> None:
     line = refused("serve", target, cwd=tmp_path)
     assert "file not found" in line
     assert target.partition(":")[0] in line
 
 
 @pytest.mark.parametrize("target", ["missing", "missing:server", "missing.deep:server"])
-def test_a_module_that_is_not_there(refused: Refused, tmp_path: Path, target: str) -> None:
+def test_module_that_is_not_there(refused: Refused, tmp_path: Path, target: str) -> None:
     line = refused("serve", target, cwd=tmp_path)
     assert "module '" in line
     assert "'missing" in line
 
 
-def test_a_file_without_a_server(refused: Refused, tmp_path: Path) -> None:
+def test_file_without_a_server(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text("x = 1\n")
     line = refused("serve", "one.py", cwd=tmp_path)
     assert "one.py has no Servers" in line
 
 
-def test_a_file_with_several_servers_and_none_called_server(refused: Refused, tmp_path: Path) -> None:
+def test_file_with_several_servers_and_none_called_server(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text('from portico import Server\na = Server("a")\nb = Server("b")\n')
     line = refused("serve", "one.py", cwd=tmp_path)
     assert "2 Servers" in line
@@ -188,7 +188,7 @@ def test_target_that_is_not_a_server_is_rejected(refused: Refused, tmp_path: Pat
     assert "(it has server)" in line
 
 
-def test_a_level_that_does_not_exist(refused: Refused, tmp_path: Path) -> None:
+def test_level_that_does_not_exist(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(SERVER.format(name="one"))
     line = refused("serve", "one.py", "--log-level", "loud", cwd=tmp_path)
     assert "--log-level" in line
@@ -209,9 +209,7 @@ def test_a_level_that_does_not_exist(refused: Refused, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("target", ["one.py", "one:server"])
-def test_a_broken_module_shows_its_own_traceback(
-    run: Run, tmp_path: Path, target: str, text: str, failure: str
-) -> None:
+def test_broken_module_shows_its_own_traceback(run: Run, tmp_path: Path, target: str, text: str, failure: str) -> None:
     (tmp_path / "one.py").write_text(text)
     done = run("serve", target, cwd=tmp_path)
     assert done.returncode != 0
@@ -220,7 +218,7 @@ def test_a_broken_module_shows_its_own_traceback(
     assert "one.py" in done.stderr
 
 
-def test_a_server_that_cannot_be_made_shows_its_own_traceback(tmp_path: Path) -> None:
+def test_server_that_cannot_be_made_shows_its_own_traceback(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text('def make():\n    raise RuntimeError("my own words")\n')
     done = python("serve", "one.py:make", cwd=tmp_path)
     assert done.returncode != 0
@@ -228,7 +226,7 @@ def test_a_server_that_cannot_be_made_shows_its_own_traceback(tmp_path: Path) ->
     assert 'one.py", line 2' in done.stderr
 
 
-def test_a_mistake_in_using_portico_says_where_it_was_made(run: Run, tmp_path: Path) -> None:
+def test_mistake_in_using_portico_says_where_it_was_made(run: Run, tmp_path: Path) -> None:
     """The sentence alone would leave its author to look for the line."""
     text = SERVER.format(name="one") + "\n@server.tool(name='who')\ndef again() -> str:\n    return ''\n"
     (tmp_path / "one.py").write_text(text)
@@ -241,7 +239,7 @@ def test_a_mistake_in_using_portico_says_where_it_was_made(run: Run, tmp_path: P
 # Options
 
 
-def test_the_version_can_be_asked(tmp_path: Path) -> None:
+def test_version_can_be_asked(tmp_path: Path) -> None:
     done = python("--version", cwd=tmp_path)
     assert done.returncode == 0 and done.stdout.startswith(f"portico {portico.__version__}\n")
 
@@ -257,14 +255,14 @@ def test_invalid_command_lines_print_usage(run: Run, tmp_path: Path, arguments: 
 
 
 @pytest.mark.parametrize("lifecycle, admitted", [("strict", False), ("lenient", True), ("auto", False)])
-async def test_the_lifecycle_can_be_chosen(spawn: Spawn, tmp_path: Path, lifecycle: str, admitted: bool) -> None:
+async def test_lifecycle_can_be_chosen(spawn: Spawn, tmp_path: Path, lifecycle: str, admitted: bool) -> None:
     (tmp_path / "one.py").write_text(SERVER.format(name="one"))
     child = await spawn("serve", "one.py", "--lifecycle", lifecycle, cwd=tmp_path)
     await child.initialize("2025-11-25", initialized=False)
     assert ("result" in await child.request("tools/list")) is admitted
 
 
-async def test_the_longest_message_can_be_chosen(spawn: Spawn, tmp_path: Path) -> None:
+async def test_longest_message_can_be_chosen(spawn: Spawn, tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(SERVER.format(name="one"))
     child = await spawn("serve", "one.py", "--max-message-size", "1000", cwd=tmp_path)
     await child.initialize("2025-11-25")
@@ -276,14 +274,14 @@ async def test_the_longest_message_can_be_chosen(spawn: Spawn, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("level", ["warn", "WARN", "trace", "fatal", "", " ", "info"])
-def test_the_level_of_the_log_goes_by_the_usual_names(run: Run, tmp_path: Path, level: str) -> None:
+def test_level_of_the_log_goes_by_the_usual_names(run: Run, tmp_path: Path, level: str) -> None:
     done = run(
         "serve", "--services", "tasks", cwd=tmp_path, env={"PORTICO_LOG_LEVEL": level, "PORTICO_DATA": str(tmp_path)}
     )
     assert done.returncode == 0, done.stderr
 
 
-def test_an_unknown_log_level_in_the_environment_is_a_warning(run: Run, tmp_path: Path) -> None:
+def test_unknown_log_level_in_the_environment_is_a_warning(run: Run, tmp_path: Path) -> None:
     done = run("serve", cwd=tmp_path, env={"PORTICO_LOG_LEVEL": "loud"})
     assert done.returncode == 0
     assert "got 'loud'" in done.stderr
@@ -296,7 +294,7 @@ def test_log_levels_of_other_programs_are_understood(run: Run, tmp_path: Path, l
     assert "not a level" not in done.stderr
 
 
-def test_an_unknown_log_level_on_the_command_line_is_refused(refused: Refused, tmp_path: Path) -> None:
+def test_unknown_log_level_on_the_command_line_is_refused(refused: Refused, tmp_path: Path) -> None:
     assert "--log-level must be one of debug, info, warning, error, critical, got 'loud'" in refused(
         "serve", "--log-level", "loud", cwd=tmp_path
     )
@@ -313,7 +311,7 @@ def test_invalid_ports_are_rejected(run: Run, tmp_path: Path, port: str) -> None
 
 @pytest.mark.parametrize("command", [["serve"], ["memory", "list"], ["items", "list"]])
 @pytest.mark.parametrize("place", ["/proc/nowhere", "{file}/below"])
-def test_a_data_directory_that_cannot_be_made_is_one_sentence(
+def test_data_directory_that_cannot_be_made_is_one_sentence(
     refused: Refused, tmp_path: Path, command: list[str], place: str
 ) -> None:
     (tmp_path / "file").touch()
@@ -330,13 +328,11 @@ def test_a_data_directory_that_cannot_be_made_is_one_sentence(
         (["--python-project", ".", "--services", "tasks"], "--python-project requires the service 'live'"),
     ],
 )
-def test_a_root_that_means_nothing_is_one_sentence(
-    refused: Refused, tmp_path: Path, words: list[str], said: str
-) -> None:
+def test_root_that_means_nothing_is_one_sentence(refused: Refused, tmp_path: Path, words: list[str], said: str) -> None:
     assert said in refused("serve", "--data", str(tmp_path / "data"), *words, cwd=tmp_path)
 
 
-def test_the_store_of_the_environment_may_begin_with_home(tmp_path: Path) -> None:
+def test_store_of_the_environment_may_begin_with_home(tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path), "USERPROFILE": str(tmp_path), "PORTICO_STORE": "~/items.db"}
     done = python("items", "add", "a task", cwd=tmp_path, env=env)
     assert (done.returncode, (tmp_path / "items.db").exists()) == (0, True)
@@ -376,7 +372,7 @@ OWN_FILES = {
 
 @pytest.mark.parametrize("command", [["serve"], ["list"], ["worker"]], ids=str)
 @pytest.mark.parametrize("kind", OWN_FILES)
-def test_an_error_in_the_users_file_is_one_message_and_its_line(
+def test_error_in_the_users_file_is_one_message_and_its_line(
     run: Run, tmp_path: Path, command: list[str], kind: str
 ) -> None:
     body, words = OWN_FILES[kind]
@@ -389,7 +385,7 @@ def test_an_error_in_the_users_file_is_one_message_and_its_line(
     assert "portico/" not in done.stderr and "importlib" not in done.stderr
 
 
-def test_a_folder_is_not_a_server(refused: Refused, tmp_path: Path) -> None:
+def test_folder_is_not_a_server(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for target in (".", "folder", "./folder"):
         assert f"{target!r} is a folder: expected path/to/file.py[:object]" in refused("serve", target, cwd=tmp_path)
@@ -418,9 +414,7 @@ def test_options_of_other_tools_are_translated(run: Run, tmp_path: Path) -> None
         ("http:/localhost/mcp", "expected an http or https URL"),
     ],
 )
-def test_a_target_that_cannot_be_started_says_what_a_target_is(
-    run: Run, tmp_path: Path, target: str, problem: str
-) -> None:
+def test_invalid_target_error_explains_targets(run: Run, tmp_path: Path, target: str, problem: str) -> None:
     (tmp_path / "own.py").write_text(SERVER.format(name="mine"))
     (tmp_path / "folder").mkdir()
     contents = {"plain.txt": b"text", "two words.txt": b"text", "image.png": b"\x89PNG\r\n\x1a\n"}
@@ -434,13 +428,13 @@ def test_a_target_that_cannot_be_started_says_what_a_target_is(
 
 
 @pytest.mark.parametrize("name", ["plain.txt", "./plain.txt", "two words.txt", "image.png"])
-def test_a_file_of_another_kind_is_not_a_server(refused: Refused, tmp_path: Path, name: str) -> None:
+def test_file_of_another_kind_is_not_a_server(refused: Refused, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"\x89PNG\r\n\x1a\n")
     assert f"{name!r} is not a Python file: expected path/to/file.py[:object]" in refused("serve", name, cwd=tmp_path)
 
 
 @pytest.mark.parametrize("target", ["my servers/own.py", "my servers/own.py:server", "my servers/mcp.json:far-away"])
-def test_a_path_may_contain_spaces(run: Run, tmp_path: Path, target: str) -> None:
+def test_path_may_contain_spaces(run: Run, tmp_path: Path, target: str) -> None:
     folder = tmp_path / "my servers"
     folder.mkdir()
     (folder / "own.py").write_text(SERVER.format(name="mine"))
@@ -478,15 +472,13 @@ def test_services_are_added_to_a_server_of_ones_own(run: Run, tmp_path: Path) ->
         (["own.py", "--sse"], "--sse requires --transport http"),
     ],
 )
-def test_an_option_that_would_be_ignored_is_refused(
-    refused: Refused, tmp_path: Path, words: list[str], said: str
-) -> None:
+def test_option_that_would_be_ignored_is_refused(refused: Refused, tmp_path: Path, words: list[str], said: str) -> None:
     (tmp_path / "own.py").write_text(SERVER.format(name="mine"))
     (tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
     assert said in refused("serve", *words, cwd=tmp_path)
 
 
-def test_a_port_that_is_taken_says_what_to_do(refused: Refused, tmp_path: Path) -> None:
+def test_port_in_use_error_names_a_remedy(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(SERVER.format(name="mine"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         said = refused("serve", "own.py", "--port", str(taken.getsockname()[1]), cwd=tmp_path)
@@ -499,7 +491,7 @@ def fastmcp_json(folder: Path, deployment: dict[str, Any]) -> None:
     (folder / "fastmcp.json").write_text(json.dumps(document))
 
 
-def test_a_fastmcp_json_is_served_as_it_is_deployed(run: Run, refused: Refused, tmp_path: Path) -> None:
+def test_fastmcp_json_is_served_as_it_is_deployed(run: Run, refused: Refused, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         fastmcp_json(tmp_path, {"transport": "http", "host": "127.0.0.1", "port": port, "path": "/mcp/"})
@@ -539,7 +531,7 @@ def test_output_that_cannot_be_written_is_an_error(tmp_path: Path, words: list[s
     assert (done.returncode, done.stderr) == (1, "portico: cannot write to standard output: No space left on device\n")
 
 
-def test_a_wrong_kind_is_named(run: Run, tmp_path: Path) -> None:
+def test_wrong_kind_is_named(run: Run, tmp_path: Path) -> None:
     done = run("list", "tool", "own.py", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (2, "portico: unknown kind 'tool'; did you mean 'tools'?\n")
 
@@ -548,7 +540,7 @@ def test_only_required_arguments_are_reported_as_missing(run: Run, tmp_path: Pat
     assert "are required: ACTION\n" in run("hub", cwd=tmp_path).stderr
 
 
-def test_a_private_key_without_a_certificate_is_refused(refused: Refused, tmp_path: Path) -> None:
+def test_private_key_without_a_certificate_is_refused(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(SERVER.format(name="mine"))
     line = refused("serve", "own.py", "--port", "0", "--ssl-keyfile", "key.pem", cwd=tmp_path)
     assert "ssl_keyfile requires ssl_certfile" in line
@@ -556,17 +548,17 @@ def test_a_private_key_without_a_certificate_is_refused(refused: Refused, tmp_pa
     assert "cannot use the certificate 'cert.pem': No such file or directory" in line
 
 
-def test_a_misspelled_service_gets_a_suggestion(refused: Refused, tmp_path: Path) -> None:
+def test_misspelled_service_gets_a_suggestion(refused: Refused, tmp_path: Path) -> None:
     line = refused("serve", "--services", "memry", cwd=tmp_path)
     assert line == "portico: unknown service 'memry' (did you mean 'memory'?)"
 
 
-def test_a_profile_of_the_services_is_refused_for_another_server(refused: Refused, tmp_path: Path) -> None:
+def test_profile_of_the_services_is_refused_for_another_server(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(SERVER.format(name="mine"))
     assert "remove TARGET" in refused("serve", "own.py", "--profile", "subcog", cwd=tmp_path)
 
 
-def test_an_entry_has_a_command_or_a_url_and_may_follow_a_byte_order_mark(run: Run, tmp_path: Path) -> None:
+def test_entry_has_a_command_or_a_url_and_may_follow_a_byte_order_mark(run: Run, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(SERVER.format(name="mine"))
     entry = {"command": sys.executable, "args": ["-m", "portico", "serve", "own.py"]}
     (tmp_path / "bom.json").write_text("\ufeff" + json.dumps({"mcpServers": {"own": entry}}), encoding="utf-8")

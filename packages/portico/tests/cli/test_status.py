@@ -31,7 +31,7 @@ def said(done: Any, status: int) -> str:
 # 1: the server refuses
 
 
-def test_a_tool_that_refuses(portico: Portico) -> None:
+def test_tool_that_refuses(portico: Portico) -> None:
     done = portico("call", "examples/everything.py", "test_error_handling")
     assert json.loads(done.stdout)["isError"] is True
     assert "test_error_handling failed: This tool intentionally returns an error" in said(done, 1)
@@ -40,7 +40,7 @@ def test_a_tool_that_refuses(portico: Portico) -> None:
     assert "failed" in said(done, 1)
 
 
-def test_a_tool_that_breaks(portico: Portico, server: Any) -> None:
+def test_tool_that_breaks(portico: Portico, server: Any) -> None:
     """The file is the caller's own, so the caller is shown the traceback, from the line that raised."""
     path = server("@server.tool\ndef broken() -> str:\n    raise RuntimeError('inside')")
     done = portico("call", path, "broken")
@@ -49,13 +49,13 @@ def test_a_tool_that_breaks(portico: Portico, server: Any) -> None:
     assert "packages/portico/src/portico" not in done.stderr
 
 
-def test_an_error_of_the_protocol(portico: Portico, liar: Any) -> None:
+def test_error_of_the_protocol(portico: Portico, liar: Any) -> None:
     assert "Resource not found" in said(portico("read", "examples/library.py", "library://nothing"), 1)
     command = liar({"tools/list": {"code": -32000, "message": "not \x1b[31mtoday"}})
     assert said(portico("list", "tools", "--", *command), 1) == "portico: not \\x1b[31mtoday\n"
 
 
-def test_a_question_that_nobody_is_there_to_answer(portico: Portico) -> None:
+def test_elicitation_without_a_terminal(portico: Portico) -> None:
     done = portico("call", "examples/travel.py", "book", "destination=Bergen")
     assert "Run the command in a terminal to answer elicitations." in said(done, 1)
 
@@ -88,7 +88,7 @@ def test_invalid_response_names_the_method(portico: Portico, liar: Any) -> None:
         (["call", "x", "y", "--token", "t"], "auth is supported for URL targets only"),
     ],
 )
-def test_a_mistake_is_met_with_a_sentence(portico: Portico, words: list[str], sentence: str) -> None:
+def test_mistake_is_met_with_a_sentence(portico: Portico, words: list[str], sentence: str) -> None:
     assert sentence in said(portico(*words), 2)
 
 
@@ -121,7 +121,7 @@ def test_nothing_is_sent_that_does_not_fit(portico: Portico) -> None:
         (["completion", "csh"], "invalid choice: 'csh'"),
     ],
 )
-def test_a_line_that_cannot_be_read_is_met_with_the_usage(portico: Portico, words: list[str], sentence: str) -> None:
+def test_line_that_cannot_be_read_is_met_with_the_usage(portico: Portico, words: list[str], sentence: str) -> None:
     done = portico(*words)
     assert done.returncode == 2
     assert done.stderr.startswith("usage: portico")
@@ -140,11 +140,11 @@ def test_a_line_that_cannot_be_read_is_met_with_the_usage(portico: Portico, word
         (".", "cannot start '.': it is a directory; name a file, a command or a URL"),
     ],
 )
-def test_a_server_that_is_not_there(portico: Portico, target: str, sentence: str) -> None:
+def test_server_that_is_not_there(portico: Portico, target: str, sentence: str) -> None:
     assert sentence in said(portico("list", "tools", target), 3)
 
 
-def test_a_program_that_is_not_an_mcp_server_is_named(portico: Portico) -> None:
+def test_program_that_is_not_an_mcp_server_is_named(portico: Portico) -> None:
     assert "cat is not an MCP server" in said(portico("list", "--", "cat"), 1)
 
 
@@ -154,16 +154,16 @@ def test_printed_text_is_quoted_when_nothing_is_answered(portico: Portico) -> No
     assert "within 2 s" in said(done, 3) and "it printed 'Welcome!', not a message" in said(done, 3)
 
 
-def test_a_server_that_ends(portico: Portico, liar: Any) -> None:
+def test_server_that_ends(portico: Portico, liar: Any) -> None:
     assert "last words" in said(portico("call", "x", "--", *liar({"tools/list": "exit"})), 3)
 
 
-def test_a_server_that_says_nothing(portico: Portico, liar: Any) -> None:
+def test_server_that_says_nothing(portico: Portico, liar: Any) -> None:
     done = portico("list", "tools", "--timeout", "0.3", "--", *liar({"tools/list": "silence"}))
     assert re.search(r"(not answered|did not finish) within 0\.3 s", said(done, 3))
 
 
-def test_a_server_that_wants_to_know_who_asks(portico: Portico, gate: Any) -> None:
+def test_server_that_requires_authentication(portico: Portico, gate: Any) -> None:
     url = f"http://127.0.0.1:{gate.server_address[1]}/mcp"
     assert "401" in said(portico("list", "tools", url), 3)
     said(portico("list", "tools", url, "--oauth"), 3)
@@ -174,7 +174,7 @@ def test_a_server_that_wants_to_know_who_asks(portico: Portico, gate: Any) -> No
 
 @pytest.mark.parametrize("number, status", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("place", ["child", "here"])
-def test_a_signal_ends_the_command_and_the_server_with_it(
+def test_signal_ends_the_command_and_the_server_with_it(
     server: Any, surroundings: dict[str, str], tmp_path: Path, number: int, status: int, place: str
 ) -> None:
     path = server(
@@ -204,7 +204,7 @@ def test_a_signal_ends_the_command_and_the_server_with_it(
         os.kill(pid, 0)
 
 
-def test_a_reader_that_has_seen_enough_is_no_mistake(surroundings: dict[str, str]) -> None:
+def test_reader_that_has_seen_enough_is_no_mistake(surroundings: dict[str, str]) -> None:
     line = f"{sys.executable} -m portico list tools examples/everything.py | head -n 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", line], cwd=ROOT, env=surroundings, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
@@ -218,7 +218,7 @@ def test_a_reader_that_has_seen_enough_is_no_mistake(surroundings: dict[str, str
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a device that is always full")
 @pytest.mark.parametrize("words", [["list", "tools", "examples/hello.py"], ["completion", "bash"]])
-def test_a_full_disk_is_reported(surroundings: dict[str, str], words: list[str]) -> None:
+def test_full_disk_is_reported(surroundings: dict[str, str], words: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "portico", *words],
@@ -232,7 +232,7 @@ def test_a_full_disk_is_reported(surroundings: dict[str, str], words: list[str])
     assert said(done, 1) == "portico: cannot write to standard output: No space left on device\n"
 
 
-def test_a_closed_output_is_no_mistake(surroundings: dict[str, str]) -> None:
+def test_closed_output_is_no_mistake(surroundings: dict[str, str]) -> None:
     line = f"{sys.executable} -m portico list tools examples/hello.py >&-"
     done = subprocess.run(
         ["bash", "-c", line], cwd=ROOT, env=surroundings, stderr=subprocess.PIPE, timeout=TIMEOUT_SECONDS

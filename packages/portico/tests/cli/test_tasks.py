@@ -84,7 +84,7 @@ def test_blockers_and_changes_at_the_shell(shell: Shell) -> None:
     assert "parent_id" not in shell("edit", one["id"], "--parent", "")[0]
 
 
-def test_deleting_at_the_shell_asks_what_becomes_of_the_children(shell: Shell) -> None:
+def test_delete_command_requires_an_option_for_children(shell: Shell) -> None:
     (top,) = shell("add", "top")
     (below,) = shell("add", "below", "--parent", top["id"])
     assert "--children keep" in shell("delete", top["id"], fails=1)
@@ -128,7 +128,7 @@ def test_control_characters_in_stored_text_are_escaped(shell: Shell) -> None:
     assert "\\x1b[31mred\\x07 [bold]x[/bold] next line \\u202e" in shell("tree", plain=True)
 
 
-def test_a_tree_is_drawn(shell: Shell) -> None:
+def test_tree_is_drawn(shell: Shell) -> None:
     (top,) = shell("add", "top", "-p", "1")
     (first,) = shell("add", "first", "--parent", top["id"])
     (leaf,) = shell("add", "leaf", "--parent", first["id"])
@@ -159,14 +159,14 @@ def test_at_a_terminal_there_are_colours(terminal: Callable[..., Any], tmp_path:
     assert "No work: no task is pending or in progress." in seen.shown
 
 
-def test_the_words_behind_tasks_are_completed() -> None:
+def test_words_behind_tasks_are_completed() -> None:
     assert complete(["items", "re"]) == ["reopen"]
     assert complete(["items", "list", "--st"]) == ["--status", "--store"]
     assert complete(["items", "list", "--status", "p"]) == ["pending"]
     assert "items" in complete(["it"])
 
 
-def test_the_shell_and_the_server_have_the_same_tasks(shell: Shell, tmp_path: Path) -> None:
+def test_shell_and_the_server_have_the_same_tasks(shell: Shell, tmp_path: Path) -> None:
     (made,) = shell("add", "shared")
     target = f"{sys.executable} -m portico serve --services tasks --data {tmp_path / 'data'}"
     assert not (tmp_path / "data" / "tasks.db").exists()
@@ -204,7 +204,7 @@ def test_labels_dates_notes_and_lists_at_the_shell(
     assert [one["id"] for one in shell("list")] == [other["id"]]
 
 
-def test_the_id_of_a_new_task_is_all_that_a_shell_gets(portico: Callable[..., Any], tmp_path: Path) -> None:
+def test_id_of_a_new_task_is_all_that_a_shell_gets(portico: Callable[..., Any], tmp_path: Path) -> None:
     """`ID=$(portico items add …)`."""
     done = portico("items", "add", "water the plants", PORTICO_DATA=str(tmp_path))
     (id,) = done.stdout.splitlines()
@@ -234,7 +234,7 @@ def test_tasks_of_one_worker_are_listed_at_the_shell(shell: Shell) -> None:
     assert shell("list", "--worker", "ben") == []
 
 
-def test_an_empty_list_names_other_lists_at_the_shell(
+def test_empty_list_names_other_lists_at_the_shell(
     shell: Shell, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell("add", "one", "--project", "/elsewhere")

@@ -49,12 +49,12 @@ def test_json_means_the_same_with_everything_escaped(value: dict[str, str]) -> N
     assert said.isprintable() or any(char in "\u200c\u200d" or char.isspace() for char in said)
 
 
-def test_a_line_is_one_line_and_not_endless() -> None:
+def test_line_is_one_line_and_not_endless() -> None:
     assert to_single_line("a\nb\t c\r\n") == "a b c"
     assert to_single_line("x" * 5000, 10) == "xxxxxxxxx…"
 
 
-def test_columns_are_as_wide_as_what_is_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_fit_their_contents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     rows = [["a", "1", "short"], ["世界", "22", "a text that is too long for what is left of it"]]
     assert format_plain_table(["NAME", "N", "WHAT"], rows) == (
@@ -62,7 +62,7 @@ def test_columns_are_as_wide_as_what_is_in_them(monkeypatch: pytest.MonkeyPatch)
     )
 
 
-def test_a_table_of_many_columns_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_of_many_columns_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     headings = [f"COLUMN {number}" for number in range(10)]
     table = format_plain_table(headings, [["name", *("value" for _ in range(8)), "a sentence about the state of it"]])
@@ -70,5 +70,5 @@ def test_a_table_of_many_columns_fits_the_terminal(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("text, columns", [("abc", 3), ("世界", 4), ("é", 1), ("e\u0301", 1), ("", 0)])
-def test_a_width_is_counted_in_columns(text: str, columns: int) -> None:
+def test_width_is_counted_in_columns(text: str, columns: int) -> None:
     assert display_width(text) == columns

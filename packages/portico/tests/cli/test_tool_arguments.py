@@ -113,7 +113,7 @@ def refused(*words: str, schema: Any = SCHEMA, whole: str | None = None) -> str:
         (["rate=12345678901234567890"], "rate", 12345678901234567890),
     ],
 )
-def test_a_word_becomes_what_the_schema_wants(words: list[str], key: str, value: Any) -> None:
+def test_word_is_converted_to_the_schema_type(words: list[str], key: str, value: Any) -> None:
     given = words if key == "city" else ["city=x", *words]
     found = typed(*given)[key]
     assert found == value
@@ -135,7 +135,7 @@ def test_json_arrives_as_it_is(value: Any) -> None:
     assert typed("city=x", f"anything:={json.dumps(value)}")["anything"] == value
 
 
-def test_an_open_object_takes_any_key() -> None:
+def test_open_object_takes_any_key() -> None:
     assert typed("a=1", "b.c=x", "b.d=true", schema={"type": "object"}) == {"a": 1, "b": {"c": "x", "d": True}}
     declared = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "integer"}}
     assert typed("a=1", "b=2", schema=declared) == {"a": "1", "b": 2}
@@ -144,7 +144,7 @@ def test_an_open_object_takes_any_key() -> None:
 # From elsewhere
 
 
-def test_a_file_is_a_text_or_json_as_the_schema_wants(tmp_path: Path) -> None:
+def test_file_is_a_text_or_json_as_the_schema_wants(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("two\nlines\n")
     (tmp_path / "json").write_text('{"street": "a"}')
     (tmp_path / "number").write_text("5\n")
@@ -157,7 +157,7 @@ def test_a_file_is_a_text_or_json_as_the_schema_wants(tmp_path: Path) -> None:
     assert typed(whole=f"@{tmp_path}/json", schema={}) == {"street": "a"}
 
 
-def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff")
     (tmp_path / "broken").write_text("{")
     assert "file no/such/file not found" in refused("city=@no/such/file")
@@ -229,14 +229,14 @@ def test_invalid_tool_arguments_are_rejected(words: list[str], sentence: str) ->
         ('{"text":1}', """--arguments '{"text":1}'"""),
     ],
 )
-def test_a_value_that_the_shell_split_is_shown_quoted(line: str, hint: str) -> None:
+def test_value_that_the_shell_split_is_shown_quoted(line: str, hint: str) -> None:
     with pytest.raises(UsageError) as raised:
         parse_pairs(line.split(), InputSources(), accepts_json=True)
     assert str(raised.value).endswith(f"; did you mean {hint}?")
 
 
 @pytest.mark.parametrize("word", ["hello", "http://127.0.0.1/", "{}", "a b:c"])
-def test_a_word_without_a_likely_key_has_no_suggestion(word: str) -> None:
+def test_word_without_a_likely_key_has_no_suggestion(word: str) -> None:
     with pytest.raises(UsageError) as raised:
         parse_pairs([word], InputSources())
     assert str(raised.value) == f'expected key=value, got "{word}"'
@@ -258,7 +258,7 @@ def test_json_that_does_not_fit_is_refused(text: str, sentence: str) -> None:
     assert sentence in refused(whole=text)
 
 
-def test_a_property_may_be_forbidden_however_it_is_said() -> None:
+def test_property_may_be_forbidden_however_it_is_said() -> None:
     closed = {"type": "object", "properties": {"a": {}}, "additionalProperties": False}
     assert "Unknown argument 'b'" in refused("b:=1", schema=closed)
     assert "Unknown argument 'b'" in refused(whole='{"b": 1}', schema=closed)
@@ -297,7 +297,7 @@ def test_of_several_ways_the_nearest_is_explained() -> None:
         {"type": "object", "properties": {"a": {"type": "string", "multipleOf": 0, "description": 5, "title": []}}},
     ],
 )
-def test_a_schema_that_is_wrong_or_endless_does_no_harm(schema: Any) -> None:
+def test_schema_that_is_wrong_or_endless_does_no_harm(schema: Any) -> None:
     assert typed("a=aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!", schema=schema) == {
         "a": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!"
     }
@@ -347,7 +347,7 @@ def test_any_schema_gives_arguments_or_a_sentence(schema: Any, word: str) -> Non
 # Prompts take texts
 
 
-def test_a_prompt_takes_texts() -> None:
+def test_prompt_takes_texts() -> None:
     given = parse_pairs(["author=5", "note={}"], InputSources())
     assert build_prompt_arguments({"author": True, "note": False}, given) == {"author": "5", "note": "{}"}
 

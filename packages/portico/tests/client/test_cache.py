@@ -151,7 +151,7 @@ async def test_fresh_is_fresh() -> None:
 
 
 @pytest.mark.requirement("caching.no-questions")
-async def test_an_answer_that_questions_led_to_is_never_kept() -> None:
+async def test_answer_that_questions_led_to_is_never_kept() -> None:
     """2026-07-28, server/utilities/caching: MUST NOT."""
     server = Counting(**HINTS)
 
@@ -183,7 +183,9 @@ async def test_an_answer_that_questions_led_to_is_never_kept() -> None:
         ("notifications/elsewhere", {"data": 1}, []),
     ],
 )
-async def test_a_notice_makes_stale_what_it_is_about(notice: str, params: Any, stale: list[str], heard: Any) -> None:
+async def test_notification_invalidates_its_cache_entries(
+    notice: str, params: Any, stale: list[str], heard: Any
+) -> None:
     server = Counting(**HINTS)
     async with Client(server, message_handler=heard, log_level="info") as client, client.listen(tools=True):
         for ask in LISTS.values():
@@ -244,7 +246,7 @@ def test_time_passes() -> None:
 
 
 @pytest.mark.parametrize("ttl", ["9" * 30, "9" * 400, "1e300", '"1000"', "null", "[]", "true", "1.5"])
-def test_a_promise_without_measure_is_not_believed(ttl: str) -> None:
+def test_promise_without_measure_is_not_believed(ttl: str) -> None:
     clock = Clock()
     cache = ResponseCache(clock)
     cache.put("tools/list", {}, 0, Raw(f'{{"ttlMs":{ttl}}}'.encode()), cache.generation)
@@ -295,7 +297,7 @@ async def test_pages_are_kept_one_by_one() -> None:
     assert server.asked == ["tools/list", "tools/list 2", "tools/list"]
 
 
-async def test_an_error_is_not_kept() -> None:
+async def test_error_is_not_kept() -> None:
     server = Counting(**HINTS)
 
     def before(call: Call) -> Any:
@@ -335,7 +337,7 @@ class Paged(Counting):
 
 @pytest.mark.requirement("caching.cursor-dead")
 @pytest.mark.parametrize("kind", ["tools", "prompts", "resources"])
-async def test_a_list_is_fetched_again_if_a_kept_page_leads_nowhere(kind: str) -> None:
+async def test_list_is_fetched_again_if_a_kept_page_leads_nowhere(kind: str) -> None:
     """2026-07-28, server/utilities/caching, Interaction with Pagination."""
     server = Paged()
     async with Client(server) as client:
@@ -348,7 +350,7 @@ async def test_a_list_is_fetched_again_if_a_kept_page_leads_nowhere(kind: str) -
 
 
 @pytest.mark.requirement("mrtr.client-once")
-async def test_a_resource_that_asks_first_is_asked_for_once_in_each_round() -> None:
+async def test_resource_that_asks_first_is_asked_for_once_in_each_round() -> None:
     """2026-07-28, basic/patterns: the state of the first result goes back as it came, and nothing is asked twice."""
     seen: list[Any] = []
 

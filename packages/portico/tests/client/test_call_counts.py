@@ -45,7 +45,7 @@ async def calls_of_one(url: str) -> float:
     return counted / CALLS
 
 
-def test_a_call_over_http_takes_few_python_calls() -> None:
+def test_call_over_http_takes_few_python_calls() -> None:
     with subprocess.Popen([sys.executable, "-c", SERVER], stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None

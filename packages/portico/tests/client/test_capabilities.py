@@ -76,7 +76,9 @@ async def test_undeclared_server_capabilities_are_not_requested(
 
 
 @pytest.mark.parametrize("revision, method", CASES)
-async def test_it_is_asked_for_all_the_same_if_the_caller_insists(serve: Serve, revision: str, method: str) -> None:
+async def test_undeclared_feature_is_requested_if_capabilities_are_ignored(
+    serve: Serve, revision: str, method: str
+) -> None:
     there = await serve(endpoint(revision, {}))
     _, ask = {**REQUESTS, **SESSION_REQUESTS}[method]
     there.rules[method] = lambda peer, request: peer.error(request, -32000, "it was asked")
@@ -96,7 +98,7 @@ async def test_completions_cannot_be_declared_in_2024_11_05(serve: Serve) -> Non
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_mounted_server_is_not_asked_for_more_either(serve: Serve, revision: str) -> None:
+async def test_mounted_server_is_not_asked_for_more_either(serve: Serve, revision: str) -> None:
     there = await serve(endpoint(revision, {"tools": {}}))
     server = Server("outer")
     server.mount(Client(there.url, protocol_version=revision), namespace="inner")
@@ -141,7 +143,7 @@ def tasking(support: str | None, capabilities: dict[str, Any], revision: str = V
         ("optional", {"tools": {}, "tasks": {"list": {}}}, False),
     ],
 )
-async def test_a_task_is_asked_for_where_server_and_tool_have_them(
+async def test_task_is_asked_for_where_server_and_tool_have_them(
     serve: Serve, support: str | None, capabilities: dict[str, Any], as_task: bool
 ) -> None:
     there = await serve(tasking(support, capabilities))
@@ -163,7 +165,7 @@ async def test_before_2025_11_25_there_are_no_tasks(serve: Serve, revision: str)
 
 @pytest.mark.requirement("tasks.client")
 @pytest.mark.parametrize("support, as_task", [("required", True), ("optional", False), ("forbidden", False)])
-async def test_a_tool_that_only_runs_as_a_task_is_called_as_one(serve: Serve, support: str, as_task: bool) -> None:
+async def test_tool_that_only_runs_as_a_task_is_called_as_one(serve: Serve, support: str, as_task: bool) -> None:
     there = await serve(tasking(support, TASKS))
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url, protocol_version=V2025_11_25) as client:
         for _ in range(2):
@@ -252,7 +254,7 @@ def is_refused(answer: dict[str, Any]) -> bool:
 @pytest.mark.requirement("elicitation.client-rules")
 @pytest.mark.parametrize("revision", ELICITING)
 @pytest.mark.parametrize("question", WRONG.values(), ids=WRONG)
-async def test_a_question_that_breaks_the_rules_reaches_no_handler(
+async def test_question_that_breaks_the_rules_reaches_no_handler(
     serve: Serve, revision: str, question: dict[str, Any]
 ) -> None:
     heard: list[Any] = []
@@ -268,7 +270,7 @@ async def test_a_question_that_breaks_the_rules_reaches_no_handler(
 
 @pytest.mark.parametrize("revision", ELICITING)
 @pytest.mark.parametrize("question", UNDECLARED.values(), ids=UNDECLARED)
-async def test_a_question_that_was_not_declared_for_reaches_no_handler(
+async def test_question_that_was_not_declared_for_reaches_no_handler(
     serve: Serve, revision: str, question: dict[str, Any]
 ) -> None:
     heard: list[Any] = []
@@ -301,7 +303,7 @@ async def test_before_2025_06_18_there_is_no_elicitation(serve: Serve, revision:
 @pytest.mark.requirement("elicitation.client-fits")
 @pytest.mark.parametrize("revision", ELICITING)
 @pytest.mark.parametrize("given", [{"age": "x"}, {}, {"age": -1}, {"age": {"deep": 1}}, {"age": None}], ids=str)
-async def test_an_answer_that_does_not_fit_its_form_is_not_sent(
+async def test_answer_that_does_not_fit_its_form_is_not_sent(
     serve: Serve, revision: str, given: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is the handler's mistake: said to the caller where there is one, and to the log. The user has not answered."""
@@ -328,7 +330,7 @@ async def test_invalid_elicitation_handler_results_are_not_sent(
 
 
 @pytest.mark.parametrize("revision", ELICITING)
-async def test_an_answer_that_fits_is_sent(serve: Serve, revision: str) -> None:
+async def test_answer_that_fits_is_sent(serve: Serve, revision: str) -> None:
     answer = await asked(
         serve, revision, elicitation(requestedSchema=FORM), elicitation_handler=lambda asked: {"age": 0}
     )
@@ -347,7 +349,7 @@ async def test_fields_do_not_agree_to_a_page(serve: Serve, revision: str, caplog
 
 
 @pytest.mark.requirement("elicitation.client-modes")
-def test_only_what_was_said_is_declared() -> None:
+def test_only_configured_capabilities_are_declared() -> None:
     def handler(asked: Any) -> Any:
         return None
 
@@ -382,7 +384,7 @@ def test_other_roots_are_a_mistake(root: Any) -> None:
 
 @pytest.mark.parametrize("modes", [("form",), ("url",), ("form", "url")], ids="+".join)
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_a_revision_is_reported_what_it_has_words_for(revision: str, modes: Any) -> None:
+async def test_messages_are_translated_to_the_protocol_version(revision: str, modes: Any) -> None:
     told: list[Any] = []
 
     def trace(direction: str, message: bytes) -> None:
@@ -417,6 +419,6 @@ def test_roots_that_are_given_later_are_checked_too() -> None:
 
 
 @pytest.mark.parametrize("root", ["file:///a b", "file://", "file:/a", "file:///%zz"])
-def test_a_root_is_written_as_a_uri(root: str) -> None:
+def test_root_is_written_as_a_uri(root: str) -> None:
     with pytest.raises(UsageError, match="a root must be a path"):
         InputHandlers(roots=[root])

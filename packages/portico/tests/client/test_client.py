@@ -90,7 +90,7 @@ def handler_of(answer: Callable[[Call], Any]) -> Callable[[Call], Any]:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_opening_tells_who_is_there(revision: str) -> None:
+async def test_opening_lists_the_members(revision: str) -> None:
     async with Client(weather(), protocol_version=revision) as client:
         assert client.protocol_version == revision
         assert client.server_info is not None
@@ -99,7 +99,7 @@ async def test_opening_tells_who_is_there(revision: str) -> None:
         assert client.server_capabilities.tools == {"listChanged": True}
 
 
-async def test_a_revision_nobody_knows_is_negotiated_down() -> None:
+async def test_unknown_protocol_version_is_negotiated_down() -> None:
     """A handshake settles on what both know; the client then speaks that."""
     async with Client(weather(), protocol_version="2025-11-25") as client:
         assert client.protocol_version == "2025-11-25"
@@ -108,21 +108,21 @@ async def test_a_revision_nobody_knows_is_negotiated_down() -> None:
             pass
 
 
-async def test_a_client_can_be_opened_again() -> None:
+async def test_client_can_be_opened_again() -> None:
     client = Client(weather())
     for _ in range(2):
         async with client:
             assert (await client.call_tool("forecast", {"city": "Rome"})).data["city"] == "Rome"
 
 
-async def test_a_client_that_is_not_open_says_so() -> None:
+async def test_client_that_is_not_open_says_so() -> None:
     client = Client(weather())
     with pytest.raises(UsageError, match="async with"):
         await client.list_tools()
 
 
 @pytest.mark.parametrize("call", ["list_tools", "ping"])
-async def test_a_client_that_was_closed_says_so(call: str) -> None:
+async def test_client_that_was_closed_says_so(call: str) -> None:
     client = Client(weather())
     async with client:
         pass
@@ -144,7 +144,7 @@ async def test_closing_the_client_fails_pending_calls() -> None:
         await asyncio.wait_for(call, TIMEOUT_SECONDS)
 
 
-async def test_a_server_that_cannot_be_opened_leaves_nothing_open() -> None:
+async def test_server_that_cannot_be_opened_leaves_nothing_open() -> None:
     async def refuse(call: Call) -> Any:
         raise ProtocolError("closed", code=-32000)
 
@@ -159,7 +159,7 @@ async def test_a_server_that_cannot_be_opened_leaves_nothing_open() -> None:
 
 
 @pytest.mark.requirement("modern.client-info-sent")
-async def test_a_modern_request_says_everything_each_time() -> None:
+async def test_modern_request_says_everything_each_time() -> None:
     seen: list[Any] = []
 
     def answer(call: Call) -> Any:
@@ -182,7 +182,7 @@ async def test_a_modern_request_says_everything_each_time() -> None:
 
 @pytest.mark.requirement("lifecycle.client-opens")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_an_older_request_says_it_once(revision: str) -> None:
+async def test_older_request_says_it_once(revision: str) -> None:
     seen: list[bytes] = []
 
     def answer(call: Call) -> Any:
@@ -206,7 +206,7 @@ async def test_an_older_request_says_it_once(revision: str) -> None:
     ],
 )
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_only_what_has_a_handler_is_declared(revision: str, options: Any, declared: set[str]) -> None:
+async def test_only_capabilities_with_a_handler_are_declared(revision: str, options: Any, declared: set[str]) -> None:
     seen: list[set[str]] = []
 
     def answer(call: Call) -> Any:
@@ -225,7 +225,7 @@ async def test_only_what_has_a_handler_is_declared(revision: str, options: Any, 
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_tool_is_called(revision: str) -> None:
+async def test_tool_is_called(revision: str) -> None:
     async with Client(weather(), protocol_version=revision) as client:
         result = await client.call_tool("forecast", {"city": "Rome", "days": 1})
     assert result.is_error is False
@@ -239,7 +239,7 @@ async def test_a_tool_is_called(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_refusal_is_raised_or_returned(revision: str) -> None:
+async def test_refusal_is_raised_or_returned(revision: str) -> None:
     async with Client(weather(), protocol_version=revision) as client:
         with pytest.raises(ToolError, match=r"No forecast on Sundays\.") as refused:
             await client.call_tool("fail")
@@ -250,7 +250,7 @@ async def test_a_refusal_is_raised_or_returned(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_an_error_of_the_protocol_is_always_raised(revision: str) -> None:
+async def test_error_of_the_protocol_is_always_raised(revision: str) -> None:
     async with Client(weather(), protocol_version=revision) as client:
         with pytest.raises(ProtocolError) as raised:
             await client.call_tool("forecst", raise_on_error=False)
@@ -258,7 +258,7 @@ async def test_an_error_of_the_protocol_is_always_raised(revision: str) -> None:
     assert raised.value.data["suggestions"] == ["forecast"]
 
 
-async def test_an_object_that_looks_wrapped_and_is_not_is_left_as_it_is() -> None:
+async def test_object_that_looks_wrapped_and_is_not_is_left_as_it_is() -> None:
     """2026-07-28 wraps nothing, so there is nothing to unwrap."""
     server = Server("s")
 
@@ -326,13 +326,13 @@ async def test_any_request_can_be_made() -> None:
 @pytest.mark.broken_frames("a server that answers wrongly")
 @pytest.mark.parametrize("said", [b"{}", b'{"tools":5}', b'{"tools":[{"name":"t"}]}', b"[]", b'"text"', b"null"])
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_result_of_the_wrong_shape_is_said_to_be_so(revision: str, said: bytes) -> None:
+async def test_result_of_the_wrong_shape_is_said_to_be_so(revision: str, said: bytes) -> None:
     async with Client(handler_of(lambda call: Raw(said)), protocol_version=revision, timeout=TIMEOUT_SECONDS) as client:
         with pytest.raises(ProtocolError, match="tools/list"):
             await client.list_tools()
 
 
-async def test_a_server_that_leaves_out_what_is_optional_is_understood() -> None:
+async def test_server_may_omit_optional_fields() -> None:
     async with Client(handler_of(lambda call: Raw(b'{"content":[]}')), protocol_version="2024-11-05") as client:
         result = await client.call_tool("t")
     assert (result.content, result.is_error, result.structured, result.data) == ([], False, None, None)
@@ -345,7 +345,7 @@ async def test_members_of_tomorrow_are_ignored() -> None:
         assert (await client.call_tool("t")).text == "t"
 
 
-async def test_a_server_that_never_stops_asking_is_left() -> None:
+async def test_server_that_never_stops_asking_is_left() -> None:
     rounds: list[int] = []
 
     def answer(call: Call) -> Any:
@@ -359,7 +359,7 @@ async def test_a_server_that_never_stops_asking_is_left() -> None:
 
 
 @pytest.mark.broken_frames("a server that answers wrongly")
-async def test_a_question_that_nobody_can_answer_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_elicitation_without_a_handler_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     # The server is another's: ours would not ask it.
     monkeypatch.setattr(client_requests, "validate_input_requests", lambda call, asked: None)
     asked = b'{"resultType":"input_required","inputRequests":{"a":{"method":"sampling/createMessage","params":{}}}}'
@@ -373,7 +373,7 @@ async def test_a_question_that_nobody_can_answer_ends_the_call(monkeypatch: pyte
 
 @pytest.mark.requirement("cancellation.timeout")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_call_has_its_time(revision: str) -> None:
+async def test_call_has_its_time(revision: str) -> None:
     async with Client(weather(), protocol_version=revision) as client:
         with pytest.raises(RequestTimeout, match=r"tools/call.*0\.01"):
             await client.call_tool("forever", timeout=0.01)
@@ -383,7 +383,7 @@ async def test_a_call_has_its_time(revision: str) -> None:
 @pytest.mark.requirement("cancellation.client-tells")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("how", ["timeout", "cancel"])
-async def test_a_call_that_is_given_up_is_stopped_on_the_other_side(revision: str, how: str) -> None:
+async def test_call_that_is_given_up_is_stopped_on_the_other_side(revision: str, how: str) -> None:
     server = Server("s")
     begun, ended = asyncio.Event(), asyncio.Event()
 
@@ -438,7 +438,7 @@ async def test_log_messages_are_heard_from_a_level_on(revision: str, level: Any,
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_the_level_may_be_changed(revision: str) -> None:
+async def test_level_may_be_changed(revision: str) -> None:
     heard: list[notifications.LogMessageParams] = []
     async with Client(weather(), protocol_version=revision, log_handler=heard.append) as client:
         await client.set_log_level("emergency")
@@ -482,7 +482,7 @@ async def test_no_log_messages_without_a_log_level_on_2026_07_28(heard: Any) -> 
 )
 @pytest.mark.parametrize("waiting", [True, False])
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25", "2026-07-28"])
-async def test_a_handler_may_answer_in_many_ways(revision: str, waiting: bool, answer: Any, expected: str) -> None:
+async def test_handler_may_answer_in_many_ways(revision: str, waiting: bool, answer: Any, expected: str) -> None:
     server = Server("s")
 
     @server.tool
@@ -525,7 +525,7 @@ async def test_2026_07_28_listens_instead(heard: Any) -> None:
     assert heard.methods[0] == "notifications/subscriptions/acknowledged"
 
 
-async def test_one_may_listen_twice_and_leave_in_any_order(heard: Any) -> None:
+async def test_two_subscriptions_can_end_in_any_order(heard: Any) -> None:
     server = weather()
     async with Client(server, message_handler=heard) as client:
         first = client.listen(SubscriptionFilter(tools_list_changed=True))
@@ -540,7 +540,7 @@ async def test_one_may_listen_twice_and_leave_in_any_order(heard: Any) -> None:
     assert "notifications/tools/list_changed" not in heard.methods
 
 
-async def test_a_server_that_does_not_listen_says_so() -> None:
+async def test_server_that_does_not_listen_says_so() -> None:
     async with Client(handler_of(lambda call: None)) as client, asyncio.timeout(TIMEOUT_SECONDS):
         with pytest.raises(ProtocolError):
             async with client.listen(SubscriptionFilter(tools_list_changed=True)):
@@ -550,7 +550,7 @@ async def test_a_server_that_does_not_listen_says_so() -> None:
 # Two sides
 
 
-async def test_a_client_may_be_owned_by_any_task() -> None:
+async def test_client_may_be_owned_by_any_task() -> None:
     """Opened here, used there, closed somewhere else."""
     client = Client(weather())
     await asyncio.create_task(client.__aenter__())
@@ -559,7 +559,7 @@ async def test_a_client_may_be_owned_by_any_task() -> None:
     assert said.data["city"] == "Rome"
 
 
-async def test_a_server_may_have_many_clients() -> None:
+async def test_server_may_have_many_clients() -> None:
     server = weather()
     async with Client(server) as one, Client(server, protocol_version="2024-11-05") as other:
         assert (await one.call_tool("forecast", {"city": "Rome"})).data["city"] == "Rome"

@@ -34,7 +34,7 @@ def subclasses(kind: type[ProtocolError]) -> Iterator[type[ProtocolError]]:
             yield from subclasses(one)
 
 
-def test_there_is_an_example_of_every_class() -> None:
+def test_every_class_has_an_example() -> None:
     assert {kind.__name__ for kind in subclasses(ProtocolError)} | {"ProtocolError"} == set(EXAMPLES)
 
 
@@ -60,7 +60,7 @@ def test_similar_errors_are_not_mistaken_for_specific_classes(sent: tuple[int, s
     assert type(error_from_response(*sent)) is InvalidParams
 
 
-def test_a_code_that_is_not_known_is_kept() -> None:
+def test_code_that_is_not_known_is_kept() -> None:
     failure = error_from_response(-32000, "Bad Request: no session")
     assert type(failure) is ProtocolError
     assert failure.code == -32000
@@ -90,7 +90,7 @@ TRANSPORTS = [(how, revision) for how in ("memory", "stdio", "http") for revisio
 
 
 @pytest.mark.parametrize(("how", "revision"), TRANSPORTS)
-async def test_a_client_catches_what_the_server_raised(how: str, revision: ProtocolVersion) -> None:
+async def test_client_raises_the_error_of_the_server(how: str, revision: ProtocolVersion) -> None:
     async with connected(how, revision) as client:
         assert client.protocol_version == revision
         for name, example in EXAMPLES.items():
@@ -111,7 +111,7 @@ def test_missing_resource_is_code_32002_before_2026_07_28() -> None:
 SLOW = "import sys; sys.stdin.read()"
 
 
-async def test_a_call_that_takes_too_long_is_a_timeout_error() -> None:
+async def test_call_that_takes_too_long_is_a_timeout_error() -> None:
     slow = Server("slow")
 
     @slow.tool
@@ -126,14 +126,14 @@ async def test_a_call_that_takes_too_long_is_a_timeout_error() -> None:
     assert "within 0.05 s" in str(raised.value)
 
 
-async def test_a_server_that_never_answers_is_a_timeout_error() -> None:
+async def test_server_that_never_answers_is_a_timeout_error() -> None:
     with pytest.raises(TimeoutError) as raised:
         async with Client([sys.executable, "-c", SLOW], timeout=0.2):
             pass
     assert isinstance(raised.value, portico.errors.RequestTimeout)
 
 
-async def test_a_server_that_is_not_there_is_a_connection_error() -> None:
+async def test_server_that_is_not_there_is_a_connection_error() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/mcp"
@@ -144,7 +144,7 @@ async def test_a_server_that_is_not_there_is_a_connection_error() -> None:
     assert "cannot connect to 127.0.0.1" in str(raised.value)
 
 
-async def test_a_child_that_ends_is_a_connection_error() -> None:
+async def test_child_that_ends_is_a_connection_error() -> None:
     with pytest.raises(ConnectionError) as raised:
         async with Client([sys.executable, "-c", "raise SystemExit(3)"], max_retries=0, timeout=10):
             pass

@@ -100,7 +100,7 @@ LIES: dict[str, str] = {
 @pytest.mark.requirement("jsonrpc.one-answer")
 @pytest.mark.parametrize("answer", LIES, ids=lambda one: one[:60])
 @pytest.mark.parametrize("revision", [MODERN, OLD])
-async def test_a_lie_over_stdio_is_an_error_that_names_both(revision: str, answer: str) -> None:
+async def test_lie_over_stdio_is_an_error_that_names_both(revision: str, answer: str) -> None:
     complaint = LIES[answer]
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(child(answer), protocol_version=revision, roots=[]) as client:
         client._upstream.transport._lines.max_line_bytes = 100_000  # type: ignore[attr-defined]
@@ -115,7 +115,7 @@ async def test_a_lie_over_stdio_is_an_error_that_names_both(revision: str, answe
         await still_works(client)
 
 
-async def test_an_answer_that_comes_before_its_question_is_no_answer() -> None:
+async def test_answer_that_comes_before_its_question_is_no_answer() -> None:
     """The next question has an answer of its own."""
     answer = "say({'id': said['id'] + 1, 'result': {'prompts': 5}})"
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(child(answer), protocol_version=MODERN) as client:
@@ -124,7 +124,7 @@ async def test_an_answer_that_comes_before_its_question_is_no_answer() -> None:
         await still_works(client)
 
 
-async def test_the_right_answer_may_come_after_a_wrong_one() -> None:
+async def test_right_answer_may_come_after_a_wrong_one() -> None:
     """JSON-RPC: an answer has the id of its request. One with another id is nobody's, and no reason to give up."""
     answer = "result({'content': []}, id=77); result({'content': [{'type': 'text', 'text': 'right'}]})"
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(child(answer), protocol_version=MODERN) as client:
@@ -132,7 +132,7 @@ async def test_the_right_answer_may_come_after_a_wrong_one() -> None:
 
 
 @pytest.mark.requirement("jsonrpc.late-response")
-async def test_a_second_answer_is_ignored() -> None:
+async def test_second_answer_is_ignored() -> None:
     answer = "[result({'content': [{'type': 'text', 'text': str(n)}]}) for n in range(3)]"
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(child(answer)) as client:
         for _ in range(3):
@@ -189,7 +189,7 @@ async def test_notifications_without_end_do_not_stand_in_the_way() -> None:
     ids=str,
 )
 @pytest.mark.parametrize("revision", [MODERN, OLD])
-async def test_a_notification_of_the_wrong_shape_is_ignored(
+async def test_notification_of_the_wrong_shape_is_ignored(
     revision: str, notice: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = f"say({notice!r}); result({{'content': []}})"
@@ -238,7 +238,7 @@ async def test_questions_of_the_handshake_are_answered_and_nonsense_is_not() -> 
         await client.call_tool("t")
 
 
-async def test_a_server_that_asks_and_does_not_read_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_that_asks_and_does_not_read_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answers to its questions do not pile up here without end."""
     monkeypatch.setattr(process, "MAX_WRITE_BUFFER_BYTES", 100_000)
     monkeypatch.setattr(process, "SHUTDOWN_TIMEOUT_SECONDS", 0.2)
@@ -264,7 +264,7 @@ async def test_calls_to_a_server_that_does_not_read_time_out() -> None:
 
 
 @pytest.mark.requirement("stdio.stderr")
-async def test_whatever_is_reported_on_standard_error_has_a_bound() -> None:
+async def test_standard_error_is_bounded() -> None:
     answer = "sys.stderr.write(('x' * 1000 + '\\n') * 5000 + 'y' * 10_000_000); sys.stderr.flush(); os._exit(1)"
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(child(answer)) as client:
         with pytest.raises(ConnectionClosed) as raised:
@@ -277,7 +277,7 @@ async def test_whatever_is_reported_on_standard_error_has_a_bound() -> None:
 
 @pytest.mark.parametrize("form", ["length", "chunks", "event", "events"])
 @pytest.mark.parametrize("modern", [True, False])
-async def test_an_answer_beyond_the_bound_is_not_read(serve: Serve, form: str, modern: bool) -> None:
+async def test_answer_beyond_the_bound_is_not_read(serve: Serve, form: str, modern: bool) -> None:
     there = await serve(Endpoint(modern=modern))
 
     async def rule(peer: Peer, request: Request) -> None:
@@ -324,7 +324,7 @@ async def test_questions_without_end_over_http_have_one(serve: Serve) -> None:
         assert await client.list_tools() == []
 
 
-async def test_a_server_that_lets_go_of_the_other_stream_at_once_is_not_hammered(serve: Serve) -> None:
+async def test_server_that_lets_go_of_the_other_stream_at_once_is_not_hammered(serve: Serve) -> None:
     there = await serve(Endpoint(modern=False))
 
     def rule(peer: Peer, request: Request) -> None:
@@ -364,7 +364,7 @@ async def test_events_before_a_response_are_bounded(
         assert await client.list_tools() == []
 
 
-async def test_a_server_that_breaks_off_its_answer_again_and_again_is_not_hammered(serve: Serve) -> None:
+async def test_server_that_breaks_off_its_answer_again_and_again_is_not_hammered(serve: Serve) -> None:
     there = await serve(Endpoint(modern=False))
 
     def rule(peer: Peer, request: Request) -> None:
@@ -433,7 +433,7 @@ def endless(habit: str) -> Callable[[Call], Any]:
     ],
 )
 @pytest.mark.parametrize("revision", [MODERN, OLD])
-async def test_a_list_without_end_has_one(
+async def test_list_without_end_has_one(
     habit: str, complaint: str, revision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pagination, "MAX_PAGES", 200)
@@ -451,7 +451,7 @@ async def test_a_list_without_end_has_one(
 
 @pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 @pytest.mark.parametrize("habit", ["the same cursor", "a circle", "empty pages"])
-async def test_an_iterator_does_not_turn_in_circles_either(habit: str) -> None:
+async def test_iterator_does_not_turn_in_circles_either(habit: str) -> None:
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(handler_of(endless(habit))) as client:
         with pytest.raises(ProtocolError, match="tools/list"):
             async for _ in client.iter_tools():
@@ -459,7 +459,7 @@ async def test_an_iterator_does_not_turn_in_circles_either(habit: str) -> None:
 
 
 @pytest.mark.broken_frames("a hostile server, which says no more than it has to")
-async def test_an_iterator_goes_on_as_long_as_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_iterator_goes_on_as_long_as_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pagination, "MAX_PAGES", 5)
     monkeypatch.setattr(pagination, "MAX_ITEMS", 5)
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(handler_of(endless("small pages"))) as client:
@@ -472,7 +472,7 @@ async def test_an_iterator_goes_on_as_long_as_its_reader(monkeypatch: pytest.Mon
 
 @pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 @pytest.mark.parametrize("revision", [MODERN, OLD])
-async def test_an_answer_of_very_many_small_things_is_not_taken_apart(
+async def test_answer_of_very_many_small_things_is_not_taken_apart(
     revision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two bytes there are a hundred here."""
@@ -531,7 +531,7 @@ for line in sys.stdin:
 @pytest.mark.parametrize(
     "habit, complaint", [("at once", "returned a page of more than"), ("page by page", "exceeds the limits")]
 )
-def test_a_million_tools_are_not_too_many(habit: str, complaint: str, tmp_path: Path) -> None:
+def test_million_tools_are_not_too_many(habit: str, complaint: str, tmp_path: Path) -> None:
     """What a client takes on for them is bounded: a few times what was sent, at most."""
     (tmp_path / "million.py").write_text(MILLION)
     done = subprocess.run(
@@ -589,7 +589,7 @@ def giving(structured: Any, schema: Any, text: str = "") -> Callable[[Call], Any
     ids=range(11),
 )
 @pytest.mark.parametrize("listed", [True, False])
-async def test_a_result_is_held_to_what_was_promised(
+async def test_result_is_validated_against_the_output_schema(
     listed: bool, structured: Any, schema: Any, complaint: str
 ) -> None:
     async with Client(giving(structured, schema)) as client:
@@ -672,7 +672,7 @@ BOMBS: dict[str, tuple[Any, Any]] = {
 @pytest.mark.requirement("schemas.bounded")
 @pytest.mark.broken_frames("a hostile server, which says no more than it has to")
 @pytest.mark.parametrize("bomb", BOMBS)
-async def test_a_schema_that_is_a_weapon_does_no_harm(bomb: str) -> None:
+async def test_schema_that_is_a_weapon_does_no_harm(bomb: str) -> None:
     """2026-07-28, server/tools: bound depth, number and time. It is used, or refused, or left aside; at once."""
     structured, schema = BOMBS[bomb]
     handler = giving(structured, schema)
@@ -718,7 +718,7 @@ async def test_listing_output_schemas_does_not_outlast_the_call_timeout(monkeypa
 
 
 @pytest.mark.parametrize("revision", [MODERN, OLD])
-async def test_a_long_array_is_not_read(revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_array_is_not_read(revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 2025-03-26 and after it there are no batches, so that nothing is made of one."""
     answer = "raw(b'[' + b'1,' * 8_000_000 + b'1]')"
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(child(answer), protocol_version=revision) as client:
@@ -733,7 +733,7 @@ async def test_a_long_array_is_not_read(revision: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("modern", [True, False])
-async def test_a_long_array_is_not_read_over_http(
+async def test_long_array_is_not_read_over_http(
     serve: Serve, modern: bool, streamed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = await serve(Endpoint(modern=modern))

@@ -102,7 +102,7 @@ async def test_only_some_requests_may_be_answered_with_questions(method: str) ->
     ],
     ids=range(6),
 )
-async def test_a_question_of_the_wrong_shape_is_an_error_of_the_servers(
+async def test_question_of_the_wrong_shape_is_an_error_of_the_servers(
     monkeypatch: pytest.MonkeyPatch, asked: Any, complaint: str
 ) -> None:
     # The server is another's: ours would not ask it.
@@ -115,7 +115,7 @@ async def test_a_question_of_the_wrong_shape_is_an_error_of_the_servers(
     assert "tools/call" in str(raised.value)
 
 
-async def test_a_handler_that_fails_fails_the_call() -> None:
+async def test_handler_that_fails_fails_the_call() -> None:
     """On 2026-07-28 there is no way to say it to the server, so it is said to the caller."""
     handler, seen = asking({"inputRequests": {"a": FORM}})
 
@@ -129,7 +129,7 @@ async def test_a_handler_that_fails_fails_the_call() -> None:
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25"])
-async def test_a_handler_that_fails_is_reported_without_its_words(
+async def test_handler_that_fails_is_reported_without_its_words(
     revision: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def pushy(call: Call) -> Any:
@@ -187,7 +187,7 @@ def test_defaults_of_a_form() -> None:
     ],
     ids=range(8),
 )
-async def test_a_form_is_filled_with_its_defaults(answer: Any, expected: Any) -> None:
+async def test_form_is_filled_with_its_defaults(answer: Any, expected: Any) -> None:
     """2025-11-25, client/elicitation: what the user did not touch is what stood there."""
     schema = {
         "type": "object",
@@ -200,7 +200,7 @@ async def test_a_form_is_filled_with_its_defaults(answer: Any, expected: Any) ->
     assert seen[1]["inputResponses"] == {"a": expected}
 
 
-async def test_a_visit_is_no_form() -> None:
+async def test_visit_is_no_form() -> None:
     asked = question("elicitation/create", mode="url", message="Go", url="https://example.test/x")
     handler, seen = asking({"inputRequests": {"a": asked}})
     shown: list[Any] = []
@@ -303,7 +303,7 @@ async def test_handlers_that_cannot_keep_up_do_not_pile_up(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("revision", [FIRST_MODERN_VERSION, HANDSHAKE_VERSIONS[-1]])
-async def test_a_handler_that_fails_is_our_own_affair(revision: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_handler_that_fails_is_our_own_affair(revision: str, caplog: pytest.LogCaptureFixture) -> None:
     server = Server("s")
 
     @server.tool
@@ -323,7 +323,7 @@ async def test_a_handler_that_fails_is_our_own_affair(revision: str, caplog: pyt
 
 
 @pytest.mark.requirement("progress.active-only")
-async def test_progress_for_nobody_is_ignored() -> None:
+async def test_progress_without_a_token_is_ignored() -> None:
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
             return DiscoverResult(

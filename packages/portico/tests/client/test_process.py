@@ -43,7 +43,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.parametrize("revision", [None, LATEST_PROTOCOL_VERSION, *HANDSHAKE_VERSIONS])
-async def test_a_command_is_started_and_spoken_to(revision: str | None) -> None:
+async def test_command_is_started_and_spoken_to(revision: str | None) -> None:
     async with Client(HELLO, protocol_version=revision) as client:
         assert client.protocol_version == (revision or LATEST_PROTOCOL_VERSION)
         assert (await client.call_tool("greet", {"name": "Ada"})).data == "Hello, Ada!"
@@ -53,7 +53,7 @@ async def test_a_command_is_started_and_spoken_to(revision: str | None) -> None:
 
 @pytest.mark.requirement("lifecycle.client-newest", "discover.not-one-code")
 @pytest.mark.parametrize("habit", ["-32601", "-32602", "-32000", "-32600", "exits", "is silent"])
-async def test_an_older_server_is_found_out_whatever_it_does(habit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_older_server_is_detected_by_any_response(habit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """basic/lifecycle, 2026-07-28: the way back to `initialize` must not hang on one code."""
     monkeypatch.setattr(version_discovery, "DISCOVER_TIMEOUT_SECONDS", 1.0)
     async with Client([sys.executable, "-c", OLD, habit]) as client:
@@ -62,27 +62,27 @@ async def test_an_older_server_is_found_out_whatever_it_does(habit: str, monkeyp
 
 
 @pytest.mark.requirement("discover.not-one-code")
-async def test_a_modern_error_is_no_reason_to_try_the_old_way() -> None:
+async def test_modern_error_is_no_reason_to_try_the_old_way() -> None:
     with pytest.raises(ProtocolError) as raised:
         async with Client([sys.executable, "-c", OLD, "-32021"]):
             pass
     assert raised.value.code == -32021
 
 
-async def test_a_command_that_is_not_there_is_said_to_be_so() -> None:
+async def test_command_that_is_not_there_is_said_to_be_so() -> None:
     with pytest.raises(ConnectError, match="no-such-program"):
         async with Client(["no-such-program"]):
             pass
 
 
-async def test_the_last_words_of_a_server_are_in_the_error() -> None:
+async def test_last_words_of_a_server_are_in_the_error() -> None:
     dying = "import sys; sys.stdin.readline(); print('out of cheese', file=sys.stderr); sys.exit(3)"
     with pytest.raises(ConnectionClosed, match="out of cheese"):
         async with Client([sys.executable, "-c", dying], protocol_version=LATEST_PROTOCOL_VERSION):
             pass
 
 
-async def test_an_answer_beyond_the_bound_is_an_error_and_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answer_beyond_the_bound_is_an_error_and_not_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Client(HELLO) as client:
         client._upstream.transport._lines.max_line_bytes = 1000  # type: ignore[attr-defined]
         with pytest.raises(ProtocolError, match="more than 1000 bytes"):
@@ -118,7 +118,7 @@ async def test_nothing_is_left_behind(tmp_path: Path) -> None:
         await until(lambda: not alive(server) and not alive(child))
 
 
-async def test_a_client_that_is_killed_takes_its_servers_with_it(tmp_path: Path) -> None:
+async def test_client_that_is_killed_takes_its_servers_with_it(tmp_path: Path) -> None:
     """Also those that do not notice, and their own children: there is nobody left to end them but the watchdog."""
     pids = tmp_path / "pids"
     deaf = (
@@ -157,7 +157,7 @@ def alive(pid: int) -> bool:
 
 
 @pytest.mark.requirement("stdio.environment")
-async def test_a_child_is_not_shown_the_secrets_of_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_child_is_not_shown_the_secrets_of_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     server = (
         "import os\nfrom portico import Server\nserver = Server('environment', version='1')\n"
         "@server.tool\ndef names() -> list[str]:\n    return sorted(os.environ)\nserver.run()\n"

@@ -139,7 +139,7 @@ ERAS = pytest.mark.parametrize("era", ["modern", "handshake"])
 
 @pytest.mark.requirement("stdio.restart")
 @ERAS
-async def test_a_server_that_died_between_two_calls_is_started_again(book: Book, era: str) -> None:
+async def test_server_that_died_between_two_calls_is_started_again(book: Book, era: str) -> None:
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command(era)) as client:
         for number in range(1, 4):
             assert (await client.call_tool("do")).text == "done"
@@ -151,14 +151,14 @@ async def test_a_server_that_died_between_two_calls_is_started_again(book: Book,
 
 
 @ERAS
-async def test_a_question_that_does_no_harm_is_asked_again(book: Book, era: str) -> None:
+async def test_question_that_does_no_harm_is_asked_again(book: Book, era: str) -> None:
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command(era)) as client:
         assert await client.list_prompts() == []
     assert (len(book.starts), book.count("prompts/list")) == (2, 2)
 
 
 @ERAS
-async def test_a_tool_that_may_have_run_is_not_called_again(book: Book, era: str) -> None:
+async def test_tool_that_may_have_run_is_not_called_again(book: Book, era: str) -> None:
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command(era)) as client:
         with pytest.raises(
             ConnectionClosed, match=r"exited with status 3; last lines on stderr:\nI am dying"
@@ -195,7 +195,7 @@ async def test_untrusted_annotations_do_not_allow_retries(book: Book, era: str, 
 
 
 @pytest.mark.parametrize("tool, repeatable, runs", [("twice", True, 2), ("twice", None, 1), ("reads", False, 1)])
-async def test_the_caller_knows_best_what_may_be_repeated(
+async def test_caller_decides_which_requests_may_be_repeated(
     book: Book, tool: str, repeatable: bool | None, runs: int
 ) -> None:
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command("modern")) as client:
@@ -209,7 +209,7 @@ async def test_the_caller_knows_best_what_may_be_repeated(
 
 
 @ERAS
-async def test_many_who_wait_start_it_once(book: Book, era: str) -> None:
+async def test_concurrent_requests_start_the_upstream_once(book: Book, era: str) -> None:
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command(era)) as client:
         os.kill(book.starts[0], signal.SIGKILL)
         await wait_until(lambda: client._upstream.transport.closed)
@@ -218,7 +218,7 @@ async def test_many_who_wait_start_it_once(book: Book, era: str) -> None:
     assert len(book.starts) == 2
 
 
-async def test_a_server_that_dies_each_time_is_not_started_without_end(
+async def test_server_that_dies_each_time_is_not_started_without_end(
     book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upstreams, "INITIAL_BACKOFF_SECONDS", 0.001)
@@ -229,7 +229,7 @@ async def test_a_server_that_dies_each_time_is_not_started_without_end(
         assert (await client.call_tool("do")).text == "done"
 
 
-async def test_a_server_that_does_not_come_back_is_reported_not_to(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_that_does_not_come_back_is_reported_not_to(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstreams, "INITIAL_BACKOFF_SECONDS", 0.001)
     once = "if len(open(book).read().splitlines()) > 1: print('no more', file=sys.stderr); os._exit(4)"
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command("modern", once), max_retries=1) as client:
@@ -249,7 +249,7 @@ async def test_trying_again_takes_no_longer_than_the_call_may(book: Book, monkey
             await client.request("resources/list", {}, timeout=0.3)
 
 
-async def test_a_server_that_hangs_when_it_is_started_again_takes_no_longer_either(book: Book) -> None:
+async def test_server_that_hangs_when_it_is_started_again_takes_no_longer_either(book: Book) -> None:
     hang = "if len(open(book).read().splitlines()) > 1: sys.stdin.read()"
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command("modern", hang)) as client:
         os.kill(book.starts[0], signal.SIGKILL)
@@ -388,7 +388,7 @@ async def test_opening_that_is_cancelled_leaves_nothing(book: Book) -> None:
     await wait_until(lambda: not any(is_running(pid) for pid in book.starts))
 
 
-async def test_a_client_that_is_open_is_not_opened_again(book: Book) -> None:
+async def test_client_that_is_open_is_not_opened_again(book: Book) -> None:
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command("modern")) as client:
         with pytest.raises(UsageError, match="already open"):
             await client.connect()
@@ -462,7 +462,7 @@ REVISIONS = pytest.mark.parametrize("revision", [MODERN, NEWEST_HANDSHAKE])
 
 
 @REVISIONS
-async def test_a_server_that_was_restarted_is_spoken_to_again(revision: str) -> None:
+async def test_server_that_was_restarted_is_spoken_to_again(revision: str) -> None:
     server, calls = counting()
     async with asyncio.timeout(TIMEOUT_SECONDS):
         async with listening(server) as port:
@@ -479,7 +479,7 @@ async def test_a_server_that_was_restarted_is_spoken_to_again(revision: str) -> 
 
 @REVISIONS
 @pytest.mark.parametrize("call", ["tools/call", "tools/list"])
-async def test_a_server_that_is_down_is_waited_for(revision: str, call: str) -> None:
+async def test_server_that_is_down_is_waited_for(revision: str, call: str) -> None:
     """What could not be sent has not been heard, so anything may be sent again."""
     server, _ = counting()
     async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -502,7 +502,7 @@ async def _refused(port: int) -> None:
 
 
 @REVISIONS
-async def test_a_server_that_stays_down_is_reported_to(revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_that_stays_down_is_reported_to(revision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstreams, "INITIAL_BACKOFF_SECONDS", 0.001)
     server, _ = counting()
     async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -561,7 +561,7 @@ async def test_listeners_come_back_with_the_server(revision: str) -> None:
             await client.close()
 
 
-async def test_a_gap_on_the_other_stream_is_reported(serve: Serve) -> None:
+async def test_gap_on_the_other_stream_is_reported(serve: Serve) -> None:
     """Without ids nothing can be resumed, so what was said meanwhile is lost."""
     there = await serve(Endpoint(modern=False))
 
@@ -600,7 +600,7 @@ def forgotten(peer: Peer, request: Request, status: int, code: int | None) -> No
     ids=["404", "404 -32001", "404 -32600", "400 -32000", "400 -32600", "400"],
 )
 @pytest.mark.parametrize("method", ["tools/list", "tools/call"])
-async def test_a_session_that_is_lost_is_begun_again(serve: Serve, status: int, code: int | None, method: str) -> None:
+async def test_session_that_is_lost_is_begun_again(serve: Serve, status: int, code: int | None, method: str) -> None:
     there = await serve(Endpoint(modern=False))
 
     def rule(peer: Peer, request: Request) -> None:
@@ -620,7 +620,7 @@ async def test_a_session_that_is_lost_is_begun_again(serve: Serve, status: int, 
     assert there.requests_for("DELETE")[-1].headers["mcp-session-id"] == "s-2"
 
 
-async def test_an_error_about_sessions_is_no_lost_session(serve: Serve) -> None:
+async def test_error_about_sessions_is_no_lost_session(serve: Serve) -> None:
     """A tool may have sessions of its own."""
     there = await serve(Endpoint(modern=False))
     there.rules["tools/call"] = lambda peer, request: peer.error(request, -32602, "no such session", 400)
@@ -630,7 +630,7 @@ async def test_an_error_about_sessions_is_no_lost_session(serve: Serve) -> None:
     assert len(there.requests_for("initialize")) == 1
 
 
-async def test_a_session_that_is_lost_each_time_is_not_begun_without_end(
+async def test_session_that_is_lost_each_time_is_not_begun_without_end(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upstreams, "INITIAL_BACKOFF_SECONDS", 0.001)
@@ -642,7 +642,7 @@ async def test_a_session_that_is_lost_each_time_is_not_begun_without_end(
     assert len(there.requests_for("initialize")) <= 5
 
 
-async def test_a_session_may_be_lost_on_the_other_stream(serve: Serve) -> None:
+async def test_session_may_be_lost_on_the_other_stream(serve: Serve) -> None:
     there = await serve(Endpoint(modern=False))
     streams: list[Peer] = []
 
@@ -665,7 +665,7 @@ async def test_a_session_may_be_lost_on_the_other_stream(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-async def test_a_server_that_is_busy_is_asked_again_where_that_does_no_harm(
+async def test_server_that_is_busy_is_asked_again_where_that_does_no_harm(
     serve: Serve, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upstreams, "INITIAL_BACKOFF_SECONDS", 0.001)

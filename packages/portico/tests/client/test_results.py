@@ -111,7 +111,7 @@ def server() -> Server:
 
 @pytest.mark.parametrize("kind", [AsDataclass, AsStruct, AsModel], ids=lambda one: one.__name__)
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_result_is_what_was_asked_for(revision: str, kind: Any) -> None:
+async def test_result_has_the_requested_type(revision: str, kind: Any) -> None:
     """Also where there is no structured content yet: then the text is JSON."""
     async with Client(server(), protocol_version=revision) as client:
         found = (await client.call_tool("forecast", result_type=kind)).data
@@ -123,7 +123,7 @@ async def test_a_result_is_what_was_asked_for(revision: str, kind: Any) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_result_is_what_was_asked_for_in_other_ways(revision: str) -> None:
+async def test_result_type_can_be_requested_in_other_ways(revision: str) -> None:
     async with Client(server(), protocol_version=revision) as client:
         assert (await client.call_tool("forecast", result_type=AsDict)).data == {"city": "Rome", "day": DAY, "days": 2}
         # A type of one's own says what is a date, and what is not.
@@ -140,7 +140,7 @@ async def test_a_result_is_what_was_asked_for_in_other_ways(revision: str) -> No
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_result_that_is_not_what_was_asked_for_is_said_not_to_be(revision: str) -> None:
+async def test_result_of_another_type_is_reported(revision: str) -> None:
     async with Client(server(), protocol_version=revision) as client:
         for tool, kind in [("words", int), ("number", AsStruct), ("forecast", list[int]), ("number", AsModel)]:
             with pytest.raises(
@@ -235,7 +235,7 @@ async def test_dates_and_the_like_are_such(structured: Any, schema: Any, data: A
 
 
 @pytest.mark.broken_frames("a server that lists its tools without hints")
-async def test_an_error_is_not_held_to_the_schema() -> None:
+async def test_error_is_not_held_to_the_schema() -> None:
     """2026-07-28, server/tools: the schema is for results, and an error is none."""
 
     async def handler(call: Call) -> Any:
@@ -264,7 +264,7 @@ JSON = st.recursive(
 
 
 @given(JSON, st.integers(1, 40), st.integers(-1, 1))
-def test_values_are_counted_without_what_stands_in_texts(value: Any, piece: int, more: int) -> None:
+def test_value_count_ignores_string_contents(value: Any, piece: int, more: int) -> None:
     """However the text is cut."""
 
     def separators(value: Any) -> int:
@@ -291,7 +291,7 @@ async def test_structured_content_that_is_null_is_not_none_at_all() -> None:
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25", "2026-07-28"])
-async def test_a_promise_is_searched_until_it_is_found(revision: str) -> None:
+async def test_promise_is_searched_until_it_is_found(revision: str) -> None:
     pages = 0
 
     def counting(handler: Any) -> Any:

@@ -121,13 +121,13 @@ async def test_client_reads_skills_served_by_portico() -> None:
 
 
 @pytest.mark.parametrize("path", ["forms/a bill.bin", "./forms/a%20bill.bin", f"{ROOT}/forms/a%20bill.bin"])
-async def test_a_file_is_named_as_instructions_name_it_or_by_its_uri(shelf: Shelf, path: str) -> None:
+async def test_file_is_named_as_instructions_name_it_or_by_its_uri(shelf: Shelf, path: str) -> None:
     async with Client(shelf) as client:
         (skill,) = await list_skills(client)
         assert await read_skill_file(client, skill, path) == FORM
 
 
-async def test_a_server_that_declares_no_skills_is_not_asked_for_any(shelf: Shelf) -> None:
+async def test_server_that_declares_no_skills_is_not_asked_for_any(shelf: Shelf) -> None:
     shelf.declares = None
     async with Client(shelf) as client:
         with pytest.raises(UsageError, match="does not serve skills"):
@@ -147,7 +147,7 @@ async def test_a_server_that_declares_no_skills_is_not_asked_for_any(shelf: Shel
         (lambda text: "", "it has 0 bytes"),
     ],
 )
-async def test_a_file_that_changed_since_it_was_listed_is_refused(
+async def test_file_that_changed_since_it_was_listed_is_refused(
     shelf: Shelf, change: Callable[[str], str], reason: str
 ) -> None:
     async with Client(shelf) as client:
@@ -174,7 +174,7 @@ async def test_a_file_that_changed_since_it_was_listed_is_refused(
         ({**HEAD, "metadata": [2, True]}, "'metadata'"),
     ],
 )
-async def test_a_frontmatter_that_is_not_the_one_listed_is_refused(
+async def test_frontmatter_that_is_not_the_one_listed_is_refused(
     shelf: Shelf, head: dict[str, Any], reason: str
 ) -> None:
     shelf.head = head
@@ -191,7 +191,7 @@ async def test_numbers_are_the_same_however_they_are_written(shelf: Shelf) -> No
 
 
 @pytest.mark.parametrize("text", ["no frontmatter", "---\nname: letters\ndate: 2026-07-28\n---\n", "---\n" * 100_000])
-async def test_a_frontmatter_that_cannot_be_compared_is_refused(shelf: Shelf, text: str) -> None:
+async def test_frontmatter_that_cannot_be_compared_is_refused(shelf: Shelf, text: str) -> None:
     shelf.files[MANIFEST] = text.encode()
     async with Client(shelf) as client:
         (skill,) = await list_skills(client)
@@ -201,7 +201,7 @@ async def test_a_frontmatter_that_cannot_be_compared_is_refused(shelf: Shelf, te
             await read_skill(client, skill)
 
 
-async def test_a_skill_that_is_not_text_is_refused(shelf: Shelf) -> None:
+async def test_skill_that_is_not_text_is_refused(shelf: Shelf) -> None:
     shelf.files[MANIFEST] = FORM
     async with Client(shelf) as client:
         (skill,) = await list_skills(client)
@@ -209,7 +209,7 @@ async def test_a_skill_that_is_not_text_is_refused(shelf: Shelf) -> None:
             await read_skill(client, skill)
 
 
-async def test_a_file_that_is_not_listed_is_not_read(shelf: Shelf) -> None:
+async def test_file_that_is_not_listed_is_not_read(shelf: Shelf) -> None:
     async with Client(shelf) as client:
         (skill,) = await list_skills(client)
         shelf.files[f"{ROOT}/late.md"] = b"added later"
@@ -263,7 +263,7 @@ async def test_another_skill_than_the_one_asked_for_is_refused(shelf: Shelf) -> 
 # Skills that are made up as they are read
 
 
-async def test_a_skill_without_digests_is_taken_only_if_that_is_said(shelf: Shelf) -> None:
+async def test_skill_without_digests_is_taken_only_if_that_is_said(shelf: Shelf) -> None:
     shelf.dynamic = True
     async with Client(shelf) as client:
         (skill,) = await list_skills(client)
@@ -303,7 +303,7 @@ FILE = listed(MANIFEST, TEXT.encode())
         (Skill(MANIFEST, HEAD, [FILE, *(listed(f"{ROOT}/{i}", b"") for i in range(512))]), "513 files"),
     ],
 )
-async def test_an_entry_that_makes_no_sense_is_refused_before_anything_is_read(
+async def test_entry_that_makes_no_sense_is_refused_before_anything_is_read(
     shelf: Shelf, skill: Skill, reason: str
 ) -> None:
     with pytest.raises(SkillVerificationError, match=reason):

@@ -39,7 +39,7 @@ def notes() -> Server:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_loop_hears_of_everything_it_asked_for(revision: str) -> None:
+async def test_loop_hears_of_everything_it_asked_for(revision: str) -> None:
     server = notes()
     heard: list[Change] = []
     async with (
@@ -60,7 +60,7 @@ async def test_a_loop_hears_of_everything_it_asked_for(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_loop_needs_no_block(revision: str) -> None:
+async def test_loop_needs_no_block(revision: str) -> None:
     server = notes()
     begun = asyncio.Event()
     heard: list[Change] = []
@@ -124,7 +124,7 @@ async def test_repeated_changes_are_coalesced(revision: str, heard: Any) -> None
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_the_end_of_the_client_is_the_end_of_the_loop(revision: str) -> None:
+async def test_end_of_the_client_is_the_end_of_the_loop(revision: str) -> None:
     async with asyncio.timeout(TIMEOUT_SECONDS):
         client = Client(notes(), protocol_version=revision)
         await client.connect()
@@ -140,7 +140,7 @@ async def test_the_end_of_the_client_is_the_end_of_the_loop(revision: str) -> No
         assert await task == []
 
 
-async def test_a_client_that_is_not_open_does_not_listen() -> None:
+async def test_client_that_is_not_open_does_not_listen() -> None:
     with pytest.raises(UsageError):
         async with asyncio.timeout(TIMEOUT_SECONDS), Client(notes()).listen(tools=True):
             pass
@@ -185,7 +185,7 @@ END = Raw(b'{"resultType":"complete"}')
 
 @pytest.mark.broken_frames("a server that says no more than it has to")
 @pytest.mark.requirement("subscriptions.graceful-end")
-async def test_the_server_may_end_it() -> None:
+async def test_server_may_end_it() -> None:
     async def listen(call: Call) -> Any:
         acknowledge(call)
         change(call, "tools/list_changed")
@@ -211,7 +211,7 @@ async def test_accepted_filter_is_exposed() -> None:
         assert changes.filter == SubscriptionFilter(tools_list_changed=True, prompts_list_changed=True)
 
 
-async def test_a_server_that_never_says_yes_is_not_waited_for_without_end() -> None:
+async def test_server_that_never_says_yes_is_not_waited_for_without_end() -> None:
     async def listen(call: Call) -> Any:
         await asyncio.Event().wait()
 
@@ -224,7 +224,7 @@ async def test_a_server_that_never_says_yes_is_not_waited_for_without_end() -> N
 
 @pytest.mark.broken_frames("a server that says no more than it has to")
 @pytest.mark.parametrize("how", ["ends", "refuses", "acknowledges something else"])
-async def test_a_server_that_does_not_say_yes_is_reported_not_to(how: str) -> None:
+async def test_server_that_does_not_say_yes_is_reported_not_to(how: str) -> None:
     async def listen(call: Call) -> Any:
         if how == "refuses":
             raise MethodNotFound
@@ -266,7 +266,7 @@ async def test_changes_of_others_are_not_ours() -> None:
 
 @pytest.mark.broken_frames("a server that says no more than it has to")
 @pytest.mark.requirement("subscriptions.id", "subscriptions.correlated")
-async def test_two_who_listen_hear_their_own() -> None:
+async def test_two_listeners_receive_their_own_events() -> None:
     async def listen(call: Call) -> Any:
         acknowledge(call)
         change(call, "resources/updated", uri=f"a://{call.id}")
@@ -281,7 +281,7 @@ async def test_two_who_listen_hear_their_own() -> None:
 
 @pytest.mark.broken_frames("a server that says no more than it has to")
 @pytest.mark.parametrize("habit", ["many resources", "long names"])
-async def test_changes_that_nobody_fetches_have_a_bound(habit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unread_changes_are_bounded(habit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than can be told one by one is told as a gap."""
     monkeypatch.setattr(listening, "MAX_PENDING_CHANGES", 100)
     said = asyncio.Event()
@@ -307,7 +307,7 @@ async def test_changes_that_nobody_fetches_have_a_bound(habit: str, monkeypatch:
         assert {Change("tools", missed=True), Change("resource", "a://", missed=True)} <= set(changes._pending)
 
 
-async def test_a_failure_in_the_middle_is_raised_in_the_loop() -> None:
+async def test_failure_in_the_middle_is_raised_in_the_loop() -> None:
     async def listen(call: Call) -> Any:
         acknowledge(call)
         change(call, "tools/list_changed")
@@ -362,7 +362,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.requirement("subscriptions.cancelled")
-async def test_a_subscription_that_the_server_cancels_is_made_again_over_stdio() -> None:
+async def test_subscription_that_the_server_cancels_is_made_again_over_stdio() -> None:
     """2026-07-28, basic/patterns/cancellation: that is how a server says it, and there may be no result."""
     command = [sys.executable, "-S", "-c", CANCELLING]
     heard: list[Change] = []
@@ -375,7 +375,7 @@ async def test_a_subscription_that_the_server_cancels_is_made_again_over_stdio()
 
 
 @pytest.mark.requirement("subscriptions.cancelled")
-async def test_a_subscription_that_the_server_cancels_is_made_again_over_http(serve: Any) -> None:
+async def test_subscription_that_the_server_cancels_is_made_again_over_http(serve: Any) -> None:
     """Also if it leaves the stream open."""
     there = await serve(Endpoint())
 

@@ -54,7 +54,7 @@ def client() -> Iterator[SyncClient]:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-def test_a_tool_is_called_and_waited_for(revision: str) -> None:
+def test_tool_is_called_and_waited_for(revision: str) -> None:
     with SyncClient(server(), protocol_version=revision) as client:
         assert client.protocol_version == revision
         assert client.call_tool("add", {"a": 1, "b": 2}).data in (3, "3")
@@ -72,7 +72,7 @@ NAMES = [name for name in vars(Client) if not name.startswith("_") and name not 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_takes_what_the_other_takes(name: str) -> None:
+def test_both_implementations_accept_the_same_input(name: str) -> None:
     one, other = getattr(Client, name), getattr(SyncClient, name)
     if callable(one):
         assert list(inspect.signature(one).parameters) == list(inspect.signature(other).parameters)
@@ -87,7 +87,7 @@ def test_lists_come_whole_or_one_by_one(client: SyncClient) -> None:
     assert [one.name for one in client.iter_prompts()] == ["ask"]
 
 
-def test_the_rest_is_there_too(client: SyncClient) -> None:
+def test_rest_is_there_too(client: SyncClient) -> None:
     client.ping()
     assert client.server_info is not None
     assert client.server_info.name == "sums"
@@ -96,12 +96,12 @@ def test_the_rest_is_there_too(client: SyncClient) -> None:
     assert client.get_prompt("ask", {"about": "bees"}).messages[0].content.text == "Tell me about bees"
 
 
-def test_a_refusal_is_raised_as_itself(client: SyncClient) -> None:
+def test_refusal_is_raised_as_itself(client: SyncClient) -> None:
     with pytest.raises(ToolError, match="a"):
         client.call_tool("add", {"a": "x", "b": 2})
 
 
-def test_a_handler_may_use_the_client_while_its_caller_waits() -> None:
+def test_handler_may_use_the_client_while_its_caller_waits() -> None:
     """It runs beside the loop, so asking the server again in the middle does not stand still."""
 
     def answer(params: Any) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def test_several_threads_may_share_it(client: SyncClient) -> None:
     assert sorted(found) == [2 * n for n in range(20)]
 
 
-def test_it_says_when_it_is_not_open() -> None:
+def test_use_before_opening_raises_an_error() -> None:
     client = SyncClient(server())
     with pytest.raises(UsageError, match="with"):
         client.list_tools()

@@ -53,14 +53,14 @@ async def asked(target: Any, **options: Any) -> Any:
 # Commands
 
 
-async def test_a_command_may_be_words_or_one_text(where: Path) -> None:
+async def test_command_may_be_words_or_one_text(where: Path) -> None:
     words = [sys.executable, "-S", str(where), "two words", "$HOME", "a;b"]
     for target in (words, tuple(words), shlex.join(words)):
         # No shell has looked at them.
         assert (await asked(target))["argv"] == ["two words", "$HOME", "a;b"]
 
 
-async def test_a_command_has_the_environment_and_the_place_it_is_given(
+async def test_command_has_the_environment_and_the_place_it_is_given(
     where: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROBE_OURS", "1")  # which is nobody's business but ours
@@ -72,12 +72,12 @@ async def test_a_command_has_the_environment_and_the_place_it_is_given(
 
 
 @pytest.mark.parametrize("cwd", ["/no/such/place"])
-async def test_a_place_that_is_not_there_is_said_not_to_be(where: Path, cwd: str) -> None:
+async def test_place_that_is_not_there_is_said_not_to_be(where: Path, cwd: str) -> None:
     with pytest.raises(ConnectError, match="cannot start"):
         await asked([sys.executable, str(where)], cwd=cwd)
 
 
-def test_a_command_that_cannot_be_read_is_refused() -> None:
+def test_command_that_cannot_be_read_is_refused() -> None:
     with pytest.raises(UsageError, match="invalid command"):
         Client("server 'unfinished")
 
@@ -86,13 +86,13 @@ def test_a_command_that_cannot_be_read_is_refused() -> None:
 
 
 @pytest.mark.parametrize("target", [f"{HELLO}:server", str(HELLO), HELLO])
-async def test_an_object_in_a_file_is_spoken_to_in_this_process(target: Any) -> None:
+async def test_object_in_a_file_is_spoken_to_in_this_process(target: Any) -> None:
     async with Client(target) as client:
         assert (await client.call_tool("greet", {"name": "Ada"})).data == "Hello, Ada!"
     assert isinstance(parse_target(target), InProcessTarget)
 
 
-async def test_an_object_in_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_object_in_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "probed_module.py").write_text("from portico import Server\nmine = Server('mine')\n")
     monkeypatch.syspath_prepend(tmp_path)
     async with Client("probed_module:mine") as client:
@@ -101,7 +101,7 @@ async def test_an_object_in_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("target", ["no_such_module:server", f"{HELLO}:nothing", "json:dumps.nothing"])
-def test_an_object_that_is_not_there_is_said_not_to_be(target: str) -> None:
+def test_object_that_is_not_there_is_said_not_to_be(target: str) -> None:
     with pytest.raises(UsageError):
         Client(target)
 
@@ -116,9 +116,7 @@ def written(tmp_path: Path, content: Any) -> str:
 
 
 @pytest.mark.parametrize("key", ["mcpServers", "servers"])
-async def test_an_entry_of_a_configuration(
-    where: Path, tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_entry_of_a_configuration(where: Path, tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROBE_ONE", "one")
     monkeypatch.delenv("PROBE_TWO", raising=False)
     entry = {
@@ -135,7 +133,7 @@ async def test_an_entry_of_a_configuration(
     assert said["cwd"] == str(tmp_path)
 
 
-def test_a_configuration_with_one_server_needs_no_name(tmp_path: Path) -> None:
+def test_configuration_with_one_server_needs_no_name(tmp_path: Path) -> None:
     path = written(tmp_path, {"mcpServers": {"one": {"url": "http://h/mcp", "headers": {"X": "1"}}}})
     assert parse_target(path) == UrlTarget("http://h/mcp", {"X": "1"})
     assert parse_target(path, headers={"Y": "2", "X": "3"}) == UrlTarget("http://h/mcp", {"X": "3", "Y": "2"})
@@ -152,7 +150,7 @@ def test_a_configuration_with_one_server_needs_no_name(tmp_path: Path) -> None:
         ({"mcpServers": {"a": {"command": "x"}}}, CommandTarget(("x",))),
     ],
 )
-def test_an_entry_may_be_given_as_it_is(entry: Any, expected: Any) -> None:
+def test_entry_may_be_given_as_it_is(entry: Any, expected: Any) -> None:
     assert parse_target(entry) == expected
 
 
@@ -179,12 +177,12 @@ def test_an_entry_may_be_given_as_it_is(entry: Any, expected: Any) -> None:
     ],
     ids=range(17),
 )
-def test_a_configuration_of_the_wrong_shape_is_refused(tmp_path: Path, content: Any, complaint: str) -> None:
+def test_configuration_of_the_wrong_shape_is_refused(tmp_path: Path, content: Any, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         Client(written(tmp_path, content))
 
 
-def test_a_server_that_is_not_in_a_configuration_is_said_not_to_be(tmp_path: Path) -> None:
+def test_server_that_is_not_in_a_configuration_is_said_not_to_be(tmp_path: Path) -> None:
     path = written(tmp_path, {"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}})
     with pytest.raises(UsageError, match=r"has no server 'c' \(expected one of a, b\)"):
         Client(f"{path}:c")
@@ -249,7 +247,7 @@ async def test_headers_that_are_none_are_refused(serve: Serve, headers: Any) -> 
 # Who we are
 
 
-async def test_a_token_goes_with_everything(serve: Serve) -> None:
+async def test_token_goes_with_everything(serve: Serve) -> None:
     """2026-07-28, basic/authorization: MUST be in every request, also within a session."""
     there = await serve(Endpoint(modern=False))
     async with Client(there.url, auth="se.cr-et", protocol_version="2025-11-25") as client:
@@ -258,7 +256,7 @@ async def test_a_token_goes_with_everything(serve: Serve) -> None:
     assert all(one.headers["authorization"] == "Bearer se.cr-et" for one in there.seen)
 
 
-async def test_a_name_and_a_password_in_the_url_are_sent_as_such(serve: Serve) -> None:
+async def test_name_and_a_password_in_the_url_are_sent_as_such(serve: Serve) -> None:
     there = await serve()
     url = there.url.replace("http://", "http://me:se%3Acret@") + "?key=hidden"
     async with Client(url) as client:
@@ -273,7 +271,7 @@ async def test_a_name_and_a_password_in_the_url_are_sent_as_such(serve: Serve) -
     assert "hidden" not in str(raised.value)
 
 
-async def test_an_authorization_of_ones_own_comes_first(serve: Serve) -> None:
+async def test_authorization_of_ones_own_comes_first(serve: Serve) -> None:
     there = await serve()
     url = there.url.replace("http://", "http://me:secret@")
     async with Client(url, headers={"authorization": "Custom x"}):
@@ -281,7 +279,7 @@ async def test_an_authorization_of_ones_own_comes_first(serve: Serve) -> None:
     assert [value for one in there.seen for name, value in one.fields if name == "authorization"] == ["Custom x"]
 
 
-async def test_a_grant_is_a_way_to_get_a_token(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_grant_is_a_way_to_get_a_token(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as nobody asks for one, none is got."""
     monkeypatch.setenv("PORTICO_DATA", str(tmp_path))
     there = await serve()
@@ -320,7 +318,7 @@ async def test_fastmcp_json_names_a_server(tmp_path: Path, source: Any, name: st
         ({"path": "s.py", "entrypoint": 3}, "must be a string"),
     ],
 )
-def test_a_fastmcp_json_that_is_not_simple_is_refused_with_a_reason(tmp_path: Path, source: Any, says: str) -> None:
+def test_fastmcp_json_that_is_not_simple_is_refused_with_a_reason(tmp_path: Path, source: Any, says: str) -> None:
     (tmp_path / "s.py").write_text(FASTMCP_SERVER)
     config = tmp_path / "fastmcp.json"
     config.write_text(json.dumps({"source": source}))
@@ -354,7 +352,7 @@ async def test_fastmcp_json_deployment_is_applied_in_a_child_process(tmp_path: P
 
 
 @pytest.mark.parametrize("deployment", [{"port": "x"}, {"transport": "carrier-pigeon"}, {"env": ["A"]}])
-def test_a_deployment_that_is_not_valid_is_refused(tmp_path: Path, deployment: dict[str, Any]) -> None:
+def test_deployment_that_is_not_valid_is_refused(tmp_path: Path, deployment: dict[str, Any]) -> None:
     (tmp_path / "s.py").write_text(FASTMCP_SERVER)
     config = tmp_path / "fastmcp.json"
     config.write_text(json.dumps({"source": {"path": "s.py", "entrypoint": "mcp"}, "deployment": deployment}))

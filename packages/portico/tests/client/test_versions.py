@@ -200,7 +200,7 @@ for line in sys.stdin:""",
 )
 
 
-async def test_a_program_that_is_slow_to_start_may_be_of_the_newest_revision(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_program_that_is_slow_to_start_may_be_of_the_newest_revision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(version_discovery, "DISCOVER_TIMEOUT_SECONDS", 0.2)
     client = Client([sys.executable, "-S", "-c", LATE], timeout=TIMEOUT_SECONDS)
     async with asyncio.timeout(TIMEOUT_SECONDS), client:
@@ -208,7 +208,7 @@ async def test_a_program_that_is_slow_to_start_may_be_of_the_newest_revision(mon
         assert await client.list_tools() == []
 
 
-async def test_a_slow_program_that_knows_both_ways_is_spoken_to_in_the_newest_revision(
+async def test_slow_program_that_knows_both_ways_is_spoken_to_in_the_newest_revision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(version_discovery, "DISCOVER_TIMEOUT_SECONDS", 0.2)
@@ -225,7 +225,7 @@ async def test_a_slow_program_that_knows_both_ways_is_spoken_to_in_the_newest_re
 
 
 @pytest.mark.requirement("discover.era")
-async def test_an_older_server_is_asked_once(serve: Serve) -> None:
+async def test_older_server_is_asked_once(serve: Serve) -> None:
     """The verdict is the server's, so the next client knows it."""
     there = await serve(Endpoint(modern=False))
     for _ in range(3):
@@ -256,7 +256,7 @@ async def test_version_cache_is_bounded(serve: Serve, monkeypatch: pytest.Monkey
     ],
     ids=["404 -32601", "400 -32022", "400 -32602", "404", "405"],
 )
-async def test_an_older_server_that_became_newer_is_asked_again(serve: Serve, refusal: Any) -> None:
+async def test_older_server_that_became_newer_is_asked_again(serve: Serve, refusal: Any) -> None:
     there = await serve(Endpoint(modern=False))
     async with Client(there.url):
         pass
@@ -268,7 +268,7 @@ async def test_an_older_server_that_became_newer_is_asked_again(serve: Serve, re
 
 
 @pytest.mark.requirement("discover.era-changes")
-async def test_a_newer_server_that_became_older_is_found_out(serve: Serve) -> None:
+async def test_newer_server_that_became_older_is_found_out(serve: Serve) -> None:
     there = await serve()
     async with Client(there.url) as client:
         assert client.protocol_version == MODERN
@@ -283,7 +283,7 @@ async def test_a_newer_server_that_became_older_is_found_out(serve: Serve) -> No
     ids=["-32600", "-32000", "400", "404", "406", "405"],
 )
 @pytest.mark.parametrize("method", ["tools/list", "tools/call"])
-async def test_a_server_may_become_older_under_our_hands(serve: Serve, refusal: Any, method: str) -> None:
+async def test_server_may_become_older_under_our_hands(serve: Serve, refusal: Any, method: str) -> None:
     """It refused, so nothing was done: also a call is made again."""
     there = await serve()
 
@@ -308,7 +308,7 @@ async def test_a_server_may_become_older_under_our_hands(serve: Serve, refusal: 
     [error(400, -32602), error(400, -32020), error(400, -32022, supported=[MODERN]), error(404, -32601)],
     ids=["-32602", "-32020", "-32022", "404"],
 )
-async def test_a_server_may_become_newer_under_our_hands(serve: Serve, refusal: Any, session: str | None) -> None:
+async def test_server_may_become_newer_under_our_hands(serve: Serve, refusal: Any, session: str | None) -> None:
     there = await serve(Endpoint(modern=False, session=session))
 
     def rule(peer: Peer, request: Request) -> None:
@@ -325,7 +325,7 @@ async def test_a_server_may_become_newer_under_our_hands(serve: Serve, refusal: 
         assert client.protocol_version == MODERN
 
 
-async def test_a_page_in_the_way_is_no_reason_to_leave_the_others_alone(serve: Serve) -> None:
+async def test_page_in_the_way_is_no_reason_to_leave_the_others_alone(serve: Serve) -> None:
     """A gate that dislikes one request says nothing about the server, and the other calls go on."""
     there = await serve()
     go_on = asyncio.Event()
@@ -349,7 +349,7 @@ async def test_a_page_in_the_way_is_no_reason_to_leave_the_others_alone(serve: S
 
 
 @pytest.mark.requirement("discover.pinned")
-async def test_a_pinned_revision_is_spoken_or_none_is(serve: Serve) -> None:
+async def test_pinned_revision_is_spoken_or_none_is(serve: Serve) -> None:
     there = await serve(Endpoint(modern=False))
     with pytest.raises(ProtocolError, match=f"does not support the protocol version {MODERN}"):
         async with Client(there.url, protocol_version=MODERN):
@@ -366,7 +366,7 @@ async def test_a_pinned_revision_is_spoken_or_none_is(serve: Serve) -> None:
 
 @pytest.mark.requirement("lifecycle.client-refuses")
 @pytest.mark.parametrize("revision", ["2026-07-28", "2099-01-01", "", "x" * 10_000])
-async def test_a_handshake_about_something_else_is_refused(serve: Serve, revision: str) -> None:
+async def test_handshake_about_something_else_is_refused(serve: Serve, revision: str) -> None:
     there = await serve(Endpoint(modern=False, revision=revision))
     with pytest.raises(ProtocolError, match="unknown protocol version") as raised:
         async with Client(there.url):
@@ -376,7 +376,7 @@ async def test_a_handshake_about_something_else_is_refused(serve: Serve, revisio
 
 @pytest.mark.requirement("discover.not-evidence")
 @pytest.mark.parametrize("failure", [ConnectionClosed, RequestTimeout])
-async def test_a_server_that_is_only_slow_or_gone_is_not_judged(serve: Serve, failure: Any) -> None:
+async def test_server_that_is_only_slow_or_gone_is_not_judged(serve: Serve, failure: Any) -> None:
     there = await serve()
     there.rules["server/discover"] = lambda peer, request: peer.gone() if failure is RequestTimeout else peer.abort()
     with pytest.raises(failure, match="server/discover"):

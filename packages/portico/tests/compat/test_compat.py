@@ -91,7 +91,7 @@ class ToolAnnotations(BaseModel):
 # Results
 
 
-async def test_blocks_and_results_of_another_library_are_sent_as_what_they_are() -> None:
+async def test_content_of_other_libraries_is_sent_unchanged() -> None:
     server = FastMCP()
 
     @server.tool
@@ -114,7 +114,7 @@ async def test_blocks_and_results_of_another_library_are_sent_as_what_they_are()
         assert (said.content[0].text, said.structured) == ("said", {"n": 1})
 
 
-async def test_a_tool_result_takes_structured_content() -> None:
+async def test_tool_result_takes_structured_content() -> None:
     server = FastMCP()
 
     @server.tool
@@ -225,7 +225,7 @@ async def test_unserializable_state_raises_tool_error() -> None:
             await client.call_tool("keep")
 
 
-async def test_a_body_looks_around_in_its_server() -> None:
+async def test_body_looks_around_in_its_server() -> None:
     server = FastMCP(list_page_size=1)
 
     @server.tool
@@ -240,7 +240,7 @@ async def test_a_body_looks_around_in_its_server() -> None:
     assert [one.name for one in await server.list_tools()] == ["names", "other"]
 
 
-async def test_an_answer_is_of_the_class_that_says_what_it_is() -> None:
+async def test_response_is_decoded_to_its_class() -> None:
     server = FastMCP()
 
     @server.tool
@@ -320,7 +320,7 @@ def roots() -> ListRoots:
     return ListRoots()
 
 
-async def test_a_dependency_asks() -> None:
+async def test_dependency_asks() -> None:
     server = FastMCP()
 
     @server.tool
@@ -381,7 +381,7 @@ async def test_tools_are_disabled_and_enabled_by_tag() -> None:
         assert {one.name for one in await client.list_tools()} == {"one", "two"}
 
 
-async def test_the_highest_version_of_a_tool_has_its_name() -> None:
+async def test_highest_version_of_a_tool_has_its_name() -> None:
     server = FastMCP(on_duplicate="error")
     server.add_tool(lambda: "nine", name="add", version="1.9")
     server.add_tool(lambda: "ten", name="add", version="1.10")
@@ -397,7 +397,7 @@ async def test_the_highest_version_of_a_tool_has_its_name() -> None:
 # What servers are told, and how they are put together
 
 
-async def test_a_middleware_of_the_sdk_is_a_function_of_a_context_and_what_comes_next() -> None:
+async def test_sdk_middleware_receives_the_context_and_call_next() -> None:
     seen: list[tuple[str, Any]] = []
 
     async def watch(ctx: ServerRequestContext, call_next: Any) -> Any:
@@ -411,7 +411,7 @@ async def test_a_middleware_of_the_sdk_is_a_function_of_a_context_and_what_comes
     assert ("tools/call", "a") in seen
 
 
-async def test_a_hint_for_one_method_stands_beside_the_server_s_own() -> None:
+async def test_hint_for_one_method_stands_beside_the_server_s_own() -> None:
     server = FastMCP("s", cache_ttl=0.005, cache_hints={"tools/list": CacheHint(ttl_ms=60_000, scope="public")})
     tools = msgspec.json.decode(await server(_call("tools/list")))
     prompts = msgspec.json.decode(await server(_call("prompts/list")))
@@ -450,7 +450,7 @@ async def test_states_are_sealed_as_the_server_is_informed(security: RequestStat
         assert (await client.call_tool("refund", {"amount": 3})).data == "accept True"
 
 
-def test_a_state_is_opened_with_every_key_and_sealed_with_the_first() -> None:
+def test_state_is_opened_with_every_key_and_sealed_with_the_first() -> None:
     old = RequestStateSecurity(keys=["a" * 32]).create_sealer("s")
     both = RequestStateSecurity(keys=["b" * 32, "a" * 32]).create_sealer("s")
     sealed = old.seal(b"x", {}, {}, [])
@@ -459,13 +459,13 @@ def test_a_state_is_opened_with_every_key_and_sealed_with_the_first() -> None:
         old.unseal(both.seal(b"x", {}, {}, []), b"x")
 
 
-def test_a_state_expires_after_its_ttl() -> None:
+def test_state_expires_after_its_ttl() -> None:
     sealer = RequestStateSecurity(keys=["a" * 32], ttl=-1.0).create_sealer("s")
     with pytest.raises(InvalidParams, match="expired"):
         sealer.unseal(sealer.seal(b"x", {}, {}, []), b"x")
 
 
-async def test_an_author_may_ask_by_a_result_and_give_a_state_along() -> None:
+async def test_author_may_ask_by_a_result_and_give_a_state_along() -> None:
     server = FastMCP("s")
 
     @server.tool
@@ -485,7 +485,7 @@ async def test_an_author_may_ask_by_a_result_and_give_a_state_along() -> None:
 
 
 @pytest.mark.parametrize("value", ["..", "a/../../b", "/etc/passwd", "C:/x", "%2e%2e/x"])
-async def test_a_value_that_leads_out_of_a_folder_never_reaches_the_function(value: str) -> None:
+async def test_value_that_leads_out_of_a_folder_never_reaches_the_function(value: str) -> None:
     server = FastMCP("s")
     server.resource("f://x/{+path}")(lambda path: path)
     server.resource("g://x/{+path}", security=None)(lambda path: path)
@@ -617,7 +617,7 @@ async def test_resources_need_no_function(tmp_path: Path) -> None:
     assert read == ["Closed.", "hello", '{"files":["a.txt"]}']
 
 
-async def test_only_what_is_meant_is_shown() -> None:
+async def test_only_the_requested_item_is_shown() -> None:
     server = FastMCP("s")
     for name, tags in (("a", {"safe"}), ("b", {"safe", "slow"}), ("c", set())):
         server.tool(name=name, tags=tags)(lambda: "x")
@@ -642,13 +642,13 @@ async def test_too_many_requests_are_refused() -> None:
     assert refusal.value.code == -32005 and refusal.value.data["retryAfter"] > 900
 
 
-def test_a_rate_is_more_than_nothing() -> None:
+def test_rate_is_more_than_nothing() -> None:
     for wrong in (0.0, -1.0, float("nan")):
         with pytest.raises(UsageError, match="must be more than 0"):
             RateLimitingMiddleware(max_requests_per_second=wrong)
 
 
-async def test_a_context_that_is_a_dependency_too_is_one() -> None:
+async def test_context_that_is_a_dependency_too_is_one() -> None:
     server = FastMCP("s")
 
     @server.tool
@@ -677,7 +677,7 @@ def _account(user: str, plan: str) -> str:
 # The low-level server
 
 
-async def test_a_low_level_server_answers_with_its_own_functions() -> None:
+async def test_low_level_server_answers_with_its_own_functions() -> None:
     async def list_tools(ctx: Any, params: Any) -> Any:
         return {"tools": [{"name": "add", "inputSchema": {"type": "object"}}]}
 
@@ -693,7 +693,7 @@ async def test_a_low_level_server_answers_with_its_own_functions() -> None:
                 await client.list_prompts()
 
 
-async def test_a_low_level_server_is_served_as_every_other(tmp_path: Path) -> None:
+async def test_low_level_server_is_served_as_every_other(tmp_path: Path) -> None:
     program = tmp_path / "low.py"
     program.write_text(
         "from portico.compat.mcp_sdk import LowLevelServer, stdio_server\n"
@@ -711,7 +711,7 @@ async def test_a_low_level_server_is_served_as_every_other(tmp_path: Path) -> No
             assert [one.name for one in await client.list_tools()] == ["add"]
 
 
-async def test_a_low_level_server_has_the_decorators_of_the_first_sdk() -> None:
+async def test_low_level_server_has_the_decorators_of_the_first_sdk() -> None:
     server = LowLevelServer("s", version="1.2")
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
@@ -749,7 +749,7 @@ async def test_a_low_level_server_has_the_decorators_of_the_first_sdk() -> None:
         assert [one.uri for one in await client.list_resources()] == ["a://b"]
 
 
-async def test_a_def_may_pass_on_what_an_async_def_gives() -> None:
+async def test_def_function_may_return_a_coroutine() -> None:
     async def inner(x: int) -> str:
         return f"{x}!"
 

@@ -81,7 +81,7 @@ async def test_arguments_are_renamed_hidden_and_fixed() -> None:
                 await client.call_tool("find", wrong)
 
 
-async def test_a_function_is_put_around_a_tool() -> None:
+async def test_function_is_put_around_a_tool() -> None:
     async def around(query: str, **rest: Any) -> list[str]:
         found = await forward(query=query.upper(), **rest)
         return ["first", *found.structured_content["result"]]
@@ -112,12 +112,12 @@ async def test_a_function_is_put_around_a_tool() -> None:
         ({"q": ArgTransform(name="limit")}, "two arguments 'limit'"),
     ],
 )
-def test_a_shape_that_cannot_be_is_refused_while_building(changes: dict[str, Any], said: str) -> None:
+def test_shape_that_cannot_be_is_refused_while_building(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         Tool.from_tool(search, transform_args=changes)
 
 
-async def test_a_transform_shapes_what_is_mounted_too() -> None:
+async def test_transform_applies_to_mounted_tools() -> None:
     inner = FastMCP("inner")
     inner.tool(search)
     server = FastMCP("s")
@@ -133,7 +133,7 @@ async def test_a_transform_shapes_what_is_mounted_too() -> None:
                 await client.call_tool(gone, {"q": "a"})
 
 
-async def test_a_namespace_stands_before_every_name() -> None:
+async def test_namespace_stands_before_every_name() -> None:
     server = FastMCP("s", transforms=[Namespace("api")])
     server.tool(search)
     server.prompt(name="hi")(lambda: "hi")
@@ -144,7 +144,7 @@ async def test_a_namespace_stands_before_every_name() -> None:
             await client.call_tool("search", {"q": "a"})
 
 
-async def test_resources_and_prompts_are_tools_for_who_knows_only_those() -> None:
+async def test_resources_and_prompts_are_available_as_tools() -> None:
     server = FastMCP("s")
     server.resource("a://b")(lambda: "text")
     server.resource("c://{d}")(_described)
@@ -166,7 +166,7 @@ def _greeting(who: str) -> str:
     return f"hi {who}"
 
 
-async def test_a_conversation_is_shown_what_it_has_asked_for() -> None:
+async def test_session_receives_the_events_it_subscribed_to() -> None:
     server = FastMCP("s")
     server.tool(name="money", tags={"finance"})(lambda: "money")
 
@@ -232,7 +232,7 @@ async def test_several_servers_have_one_bundle_in_the_versions_they_want() -> No
     assert await data(latest, "late") == "late"
 
 
-async def test_a_higher_version_that_is_removed_leaves_the_lower_one() -> None:
+async def test_higher_version_that_is_removed_leaves_the_lower_one() -> None:
     server = FastMCP("s", on_duplicate="error")
     server.prompt(name="p", version="2")(lambda: "two")
     server.prompt(name="p", version="1")(lambda: "one")
@@ -243,9 +243,7 @@ async def test_a_higher_version_that_is_removed_leaves_the_lower_one() -> None:
         server.prompt(name="p", version="1")(lambda: "again")
 
 
-async def test_a_folder_of_files_is_read_again_when_it_changes(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_folder_of_files_is_read_again_when_it_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "deep").mkdir()
     file = tmp_path / "deep" / "tools.py"
     file.write_text("from portico import tool\n\n\n@tool\ndef one(x: int) -> int:\n    return x\n")
@@ -267,7 +265,7 @@ async def test_a_folder_of_files_is_read_again_when_it_changes(
     assert "does not exist; no components are loaded" in caplog.text
 
 
-async def test_a_proxy_passes_everything_on() -> None:
+async def test_proxy_passes_everything_on() -> None:
     inner = FastMCP("inner")
     inner.tool(search)
     assert await data(create_proxy(inner, name="outer"), "search", {"q": "a", "limit": 1}) == ["a0"]
@@ -276,7 +274,7 @@ async def test_a_proxy_passes_everything_on() -> None:
 # What a text is
 
 
-async def test_a_text_is_structured_content_where_the_server_says_so() -> None:
+async def test_text_is_structured_content_where_the_server_says_so() -> None:
     server = FastMCP("s", structured_output=True)
     server.tool(name="text")(_greeting)
     server.tool(name="plain", structured_output=False)(_greeting)
@@ -325,7 +323,7 @@ class Verifies(TokenVerifier):
         return AccessToken(token=token, client_id="app", scopes=["read"], expires_at=known[token], subject="ann")
 
 
-async def test_a_verifier_of_theirs_says_who_a_token_stands_for() -> None:
+async def test_fastmcp_verifier_determines_the_principal() -> None:
     settings = AuthSettings(
         issuer_url="https://login.example.com/",
         resource_server_url="https://notes.example.com/mcp",
@@ -350,7 +348,7 @@ async def test_tokens_of_the_program_s_own() -> None:
     assert (found.principal.id, auth.required_scopes) == ("ci", frozenset({"a"}))
 
 
-def test_a_login_is_read_when_the_server_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_login_is_read_when_the_server_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PORTICO_DATA", str(tmp_path))
     empty = FastMCP("s", auth=GitHubProvider(base_url="http://localhost:8000"))
     with pytest.raises(UsageError, match="client_id is missing"):
@@ -363,7 +361,7 @@ def test_a_login_is_read_when_the_server_is_opened(monkeypatch: pytest.MonkeyPat
         FastMCP("s", auth=5)
 
 
-async def test_a_function_without_a_parameter_for_it_knows_who_asks() -> None:
+async def test_function_without_a_context_parameter_can_read_the_caller() -> None:
     server = FastMCP("s")
 
     @server.tool
@@ -419,7 +417,7 @@ async def _echo(ctx: Any, params: dict[str, Any]) -> dict[str, Any]:
     return {"resultType": "complete", "said": params["say"]}
 
 
-async def test_an_extension_adds_tools_and_methods_and_stands_before_calls() -> None:
+async def test_extension_adds_tools_and_methods_and_stands_before_calls() -> None:
     server = FastMCP("s", extensions=[Echo()])
     async with Client(server) as client:
         assert client.server_capabilities.extensions == {"com.example/echo": {"loud": True}}
@@ -439,7 +437,7 @@ def test_words_that_are_not_ours_are_refused() -> None:
     assert issubclass(Context, portico.Context)
 
 
-def test_sources_of_ones_own_say_what_to_use_instead() -> None:
+def test_unsupported_custom_sources_suggest_a_replacement() -> None:
     with pytest.raises(UsageError, match=r"Rows: subclasses of Provider are not supported.*Service"):
 
         class Rows(Provider):
@@ -447,7 +445,7 @@ def test_sources_of_ones_own_say_what_to_use_instead() -> None:
                 return []
 
 
-async def test_a_transform_of_ones_own_keeps_what_it_wants() -> None:
+async def test_custom_transform_selects_tools() -> None:
     class Short(Transform):
         def includes(self, component: Any) -> bool:
             return len(component.name) < 3

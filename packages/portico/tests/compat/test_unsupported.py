@@ -62,14 +62,14 @@ def _required(fn: Callable[..., Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("fn", list(_public_callables()))
-def test_an_unknown_keyword_raises(fn: Callable[..., Any]) -> None:
+def test_unknown_keyword_raises(fn: Callable[..., Any]) -> None:
     with pytest.raises((TypeError, UsageError), match=f"{UNKNOWN}|takes no (keyword )?arguments"):
         fn(**_required(fn), **{UNKNOWN: 1})
 
 
 @pytest.mark.parametrize("kind", [FastMCP, MCPServer, mcp_sdk.FastMCP, LowLevelServer])
 @pytest.mark.parametrize("decorator", ["tool", "prompt", "resource"])
-def test_a_decorator_refuses_an_unknown_keyword(kind: type[CompatServer], decorator: str) -> None:
+def test_decorator_refuses_an_unknown_keyword(kind: type[CompatServer], decorator: str) -> None:
     arguments = ("data://x",) if decorator == "resource" else ()
     with pytest.raises((TypeError, UsageError), match=UNKNOWN):
         getattr(kind("s"), decorator)(*arguments, **{UNKNOWN: 1})(_function)
@@ -83,7 +83,7 @@ METHODS = {
 
 
 @pytest.mark.parametrize(("kind", "method"), [(kind, one) for kind, names in METHODS.items() for one in names.split()])
-def test_a_method_refuses_an_unknown_keyword(kind: type[CompatServer], method: str) -> None:
+def test_method_refuses_an_unknown_keyword(kind: type[CompatServer], method: str) -> None:
     fn = getattr(kind("s"), method)
     values = {**_required(fn), "tool": _function, "fn": _function, "prompt": _function}
     given = {name: value for name, value in values.items() if name in inspect.signature(fn).parameters}
@@ -166,7 +166,7 @@ def _unsupported() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("fn", "name", "option"), list(_unsupported()))
-def test_an_unsupported_option_raises_with_the_alternative(
+def test_unsupported_option_raises_with_the_alternative(
     fn: Callable[..., Any], name: str, option: UnsupportedFeature
 ) -> None:
     given = {key: value for key, value in _required(fn).items() if key != name}
@@ -237,7 +237,7 @@ async def test_asgi_middleware_is_put_around_the_application() -> None:
     assert callable(app.lifespan)
 
 
-async def test_a_native_server_has_no_names_of_other_projects() -> None:
+async def test_native_server_has_no_names_of_other_projects() -> None:
     for name in (
         "http_defaults",
         "streamable_http_app",
@@ -253,12 +253,12 @@ async def test_a_native_server_has_no_names_of_other_projects() -> None:
         assert not any("compat" in base.__module__ for base in kind.__mro__)
 
 
-def test_the_server_does_not_import_compat() -> None:
+def test_server_does_not_import_compat() -> None:
     package = Path(str(portico.compat.__file__)).parents[1] / "server"
     assert not [path for path in package.rglob("*.py") if "portico.compat" in path.read_text()]
 
 
-def test_a_state_is_opened_with_every_key_of_a_native_server() -> None:
+def test_state_is_opened_with_every_key_of_a_native_server() -> None:
     old, new = b"o" * 32, b"n" * 32
     state = Server("s", request_state_keys=old).state_sealer.seal(b"binding", {}, {}, [])
     assert Server("s", request_state_keys=[new, old]).state_sealer.unseal(state, b"binding") is not None
@@ -266,7 +266,7 @@ def test_a_state_is_opened_with_every_key_of_a_native_server() -> None:
         Server("s", request_state_keys=new).state_sealer.unseal(state, b"binding")
 
 
-def test_the_audience_of_a_provider_is_checked() -> None:
+def test_audience_of_a_provider_is_checked() -> None:
     options = {"tenant_id": "t", "client_id": "app", "base_url": "https://a.example"}
     resource = FastMCP("s", auth=fastmcp.AzureJWTVerifier(**options)).auth
     assert resource is not None
@@ -283,5 +283,5 @@ def test_login_providers_need_the_gateway(monkeypatch: pytest.MonkeyPatch) -> No
         _ = login_providers.GitHubProvider
 
 
-def test_an_error_of_a_tool_is_one_class() -> None:
+def test_error_of_a_tool_is_one_class() -> None:
     assert fastmcp.ResourceError is ToolError

@@ -20,7 +20,7 @@ class Pins(Struct):
 TEXT = format_lock("pins", {"upstreams": {"b": 1, "a": 2}})
 
 
-def test_a_lock_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_lock_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "pins.lock"
     assert read_lock(path, "pins", Pins) is None
     assert lock_kind(path) == ""
@@ -30,7 +30,7 @@ def test_a_lock_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["pins.lock"]
 
 
-def test_the_same_members_give_the_same_text() -> None:
+def test_same_members_give_the_same_text() -> None:
     assert format_lock("pins", {"upstreams": {"a": 2, "b": 1}}) == TEXT
     assert list(json.loads(TEXT)) == ["kind", "lock", "upstreams"]
 
@@ -65,11 +65,11 @@ def test_another_file_is_rejected(tmp_path: Path, text: str, reason: str) -> Non
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_file_without_a_kind_is_read(version: int) -> None:
+def test_file_without_a_kind_is_read(version: int) -> None:
     assert parse_lock(f'{{"lock": {version}, "upstreams": {{"a": 1}}}}', "pins", Pins) == Pins({"a": 1})
 
 
-def test_a_file_of_another_kind_is_not_overwritten(tmp_path: Path) -> None:
+def test_file_of_another_kind_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "contracts.lock"
     write_lock(path, "contracts", format_lock("contracts", {"contract": "1.0.0"}))
     before = path.read_text()
@@ -81,7 +81,7 @@ def test_a_file_of_another_kind_is_not_overwritten(tmp_path: Path) -> None:
     assert path.read_text() == TEXT
 
 
-def test_a_failed_write_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "pins.lock"
     write_lock(path, "pins", TEXT)
 
@@ -95,7 +95,7 @@ def test_a_failed_write_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: p
     assert [one.name for one in tmp_path.iterdir()] == ["pins.lock"]
 
 
-def test_the_size_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_file, "MAX_LOCK_BYTES", len(TEXT) - 1)
     path = tmp_path / "pins.lock"
     path.write_text(TEXT)

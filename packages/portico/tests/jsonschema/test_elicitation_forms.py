@@ -38,7 +38,7 @@ def form_of(field: Any) -> dict[str, Any]:
         ({"type": "string", "enumNames": []}, {"type": "string"}),
     ],
 )  # fmt: skip
-def test_a_field_has_the_words_of_a_form_and_no_others(field: Any, drawn: Any) -> None:
+def test_field_has_the_words_of_a_form_and_no_others(field: Any, drawn: Any) -> None:
     assert form_of(field)["properties"]["f"] == drawn
 
 
@@ -57,7 +57,7 @@ def test_a_field_has_the_words_of_a_form_and_no_others(field: Any, drawn: Any) -
         {"type": "null"},
     ],
 )
-def test_a_field_that_is_not_flat_is_refused(field: Any) -> None:
+def test_field_that_is_not_flat_is_refused(field: Any) -> None:
     with pytest.raises(SchemaError, match="flat fields"):
         form_of(field)
 
@@ -65,13 +65,13 @@ def test_a_field_that_is_not_flat_is_refused(field: Any) -> None:
 @pytest.mark.parametrize(
     "schema", [{"type": "string"}, {"type": "object", "additionalProperties": {"type": "integer"}}]
 )
-def test_a_form_has_fields(schema: Any) -> None:
+def test_form_has_fields(schema: Any) -> None:
     with pytest.raises(SchemaError, match="named fields"):
         to_form_schema(schema, "a test")
 
 
 @pytest.mark.parametrize("word", ["$ref", "allOf", "anyOf", "oneOf", "if", "patternProperties"])
-def test_the_fields_of_a_form_are_all_that_is_said_of_it(word: str) -> None:
+def test_fields_of_a_form_are_all_that_is_said_of_it(word: str) -> None:
     with pytest.raises(SchemaError, match="also has"):
         to_form_schema({"type": "object", "properties": {}, word: []}, "a test")
 
@@ -103,7 +103,7 @@ def test_references_are_followed_to_the_choices() -> None:
         ({"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1}, [["a"], ["b", "a"]], [[], ["c"], "a", [1]]),
     ],
 )
-def test_an_answer_is_held_against_its_form(field: Any, right: list[Any], wrong: list[Any]) -> None:
+def test_answer_is_held_against_its_form(field: Any, right: list[Any], wrong: list[Any]) -> None:
     form = form_of(field)
     assert [find_invalid_field(form, {"f": value}) for value in right] == [None] * len(right)
     assert [find_invalid_field(form, {"f": value}) for value in wrong] == ["f"] * len(wrong)

@@ -36,7 +36,7 @@ from support.random_schemas import SCHEMAS
     ],
 )
 @pytest.mark.parametrize("least", [0, 12])
-def test_a_text_matches_its_pattern(pattern: str, least: int) -> None:
+def test_text_matches_its_pattern(pattern: str, least: int) -> None:
     assert re.search(pattern, generate_matching_text(pattern, least))
 
 
@@ -91,13 +91,13 @@ def test_unsupported_patterns_raise_unsupported_pattern(pattern: str) -> None:
     ],
 )
 @pytest.mark.parametrize("full", [False, True])
-def test_a_sample_fits_its_schema(schema: dict[str, Any], full: bool) -> None:
+def test_sample_fits_its_schema(schema: dict[str, Any], full: bool) -> None:
     assert validation.validate(schema, generate_example(schema, include_optional=full)) == []
 
 
 @settings(max_examples=200, deadline=None)
 @given(SCHEMAS)
-def test_a_sample_fits_whatever_schema(schema: dict[str, Any]) -> None:
+def test_sample_matches_any_schema(schema: dict[str, Any]) -> None:
     try:
         found = generate_example(schema)
     except NoExampleFound:
@@ -109,12 +109,12 @@ def test_example_from_the_schema_is_used() -> None:
     assert generate_example({"type": "string", "examples": ["Oslo"]}) == "Oslo"
 
 
-def test_a_schema_that_nothing_fits_has_no_sample() -> None:
+def test_schema_that_nothing_fits_has_no_sample() -> None:
     with pytest.raises(NoExampleFound):
         generate_example({"type": "integer", "minimum": 5, "maximum": 4})
 
 
-def test_a_schema_that_contains_itself_without_end_is_not_followed() -> None:
+def test_schema_that_contains_itself_without_end_is_not_followed() -> None:
     endless = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
     with pytest.raises(NoExampleFound):
         generate_example(endless)
@@ -123,12 +123,12 @@ def test_a_schema_that_contains_itself_without_end_is_not_followed() -> None:
 # Complaints
 
 
-def test_a_schema_from_the_network_is_not_fetched() -> None:
+def test_schema_from_the_network_is_not_fetched() -> None:
     with pytest.raises(validation.InvalidSchema):
         validation.validate({"$ref": "https://127.0.0.1:9/schema.json"}, {})
 
 
-def test_a_schema_that_is_too_heavy_is_not_used() -> None:
+def test_schema_that_is_too_heavy_is_not_used() -> None:
     doubling = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
     with pytest.raises(validation.InvalidSchema):
         validation.validate({"$ref": "#/$defs/d0", "$defs": {**doubling, "d40": {}}}, {})
@@ -166,7 +166,7 @@ def test_however_a_schema_refers_to_its_parts_they_are_counted(schema: dict[str,
     assert validation.validate({"$ref": "#b", "$defs": {"d": {"$anchor": "b", "type": "integer"}}}, 1) == []
 
 
-def test_a_schema_that_contains_itself_still_says_which_member_is_wrong() -> None:
+def test_schema_that_contains_itself_still_says_which_member_is_wrong() -> None:
     node = {
         "anyOf": [{"type": "null"}]
         + [{"type": "object", "properties": {f"p{n}": {"$ref": "#/$defs/node"}}} for n in range(8)]
@@ -185,7 +185,7 @@ def test_a_schema_that_contains_itself_still_says_which_member_is_wrong() -> Non
     assert {one.path for one in found} >= {"name", "other", "extra"}
 
 
-def test_the_path_of_a_complaint_leads_to_the_place() -> None:
+def test_path_of_a_complaint_leads_to_the_place() -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"type": "array", "items": {"type": "object", "properties": {"b": {"type": "integer"}}}}},
@@ -197,7 +197,7 @@ def test_the_path_of_a_complaint_leads_to_the_place() -> None:
 # draft-07
 
 
-def test_a_schema_of_2020_12_says_the_same_in_draft_07() -> None:
+def test_schema_of_2020_12_says_the_same_in_draft_07() -> None:
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
@@ -227,7 +227,7 @@ def test_a_schema_of_2020_12_says_the_same_in_draft_07() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(SCHEMAS)
-def test_a_sample_fits_in_draft_07_too(schema: dict[str, Any]) -> None:
+def test_sample_fits_in_draft_07_too(schema: dict[str, Any]) -> None:
     try:
         found = generate_example(schema)
     except NoExampleFound:

@@ -241,7 +241,7 @@ def test_annotated_types(tp: Any, expected: dict[str, Any]) -> None:
     assert schema_for_type(tp) == expected
 
 
-def test_objects_are_closed_and_say_what_is_required() -> None:
+def test_object_schemas_declare_required_and_forbid_extra() -> None:
     assert schema_for_type(Point) == {
         "type": "object",
         "properties": {"x": {"type": "integer"}, "y": {"type": "integer", "default": 0}},
@@ -303,7 +303,7 @@ def test_structs_show_their_tag_and_renamed_fields() -> None:
     }
 
 
-def test_a_type_used_once_is_inlined() -> None:
+def test_type_used_once_is_inlined() -> None:
     @dataclasses.dataclass
     class Line:
         start: Annotated[Point, "Where it starts."]
@@ -313,7 +313,7 @@ def test_a_type_used_once_is_inlined() -> None:
     assert described["properties"]["start"] == {**schema_for_type(Point), "description": "Where it starts."}
 
 
-def test_a_type_used_twice_uses_defs() -> None:
+def test_type_used_twice_uses_defs() -> None:
     described = schema_for_type(tuple[Point, Point])
     assert described["prefixItems"] == [{"$ref": "#/$defs/Point"}] * 2
     assert described["$defs"] == {"Point": schema_for_type(Point)}
@@ -414,7 +414,7 @@ def test_defaults_are_shown_as_json() -> None:
     assert "required" not in described
 
 
-def test_a_default_factory_is_not_run_to_describe_it() -> None:
+def test_default_factory_is_not_run_to_describe_it() -> None:
     def explode() -> int:
         raise AssertionError
 
@@ -461,7 +461,7 @@ def test_undescribable_type_error_names_its_location() -> None:
         schema_for_type(Connection)
 
 
-def test_an_annotation_that_cannot_be_resolved_is_a_usage_error() -> None:
+def test_annotation_that_cannot_be_resolved_is_a_usage_error() -> None:
     broken = dataclasses.make_dataclass("broken", [("a", "Missing")])
     with pytest.raises(SchemaError, match="Missing"):
         schema_for_type(broken)

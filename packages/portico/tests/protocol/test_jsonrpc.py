@@ -57,12 +57,12 @@ def malformed(data: bytes) -> MalformedMessage:
 # Requests and notifications
 
 
-def test_a_request_has_an_id_a_method_and_undecoded_params() -> None:
+def test_request_has_an_id_a_method_and_undecoded_params() -> None:
     found = frame(message('"id":1', '"method":"tools/list"', '"params":{"cursor": "a"}'))
     assert (found.id, found.method, bytes(found.params)) == (1, "tools/list", b'{"cursor": "a"}')
 
 
-def test_a_message_without_an_id_is_a_notification() -> None:
+def test_message_without_an_id_is_a_notification() -> None:
     """JSON-RPC 2.0, 4.1: "A Notification is a Request object without an "id" member"."""
     found = frame(message('"method":"notifications/initialized"'))
     assert found.id is UNSET
@@ -126,7 +126,7 @@ def test_any_other_id_is_an_invalid_request_and_is_not_repeated(written: str) ->
     assert (found.error.code, found.id) == (INVALID_REQUEST, None)
 
 
-def test_an_id_of_thousands_of_digits_is_refused() -> None:
+def test_id_of_thousands_of_digits_is_refused() -> None:
     found = malformed(message('"id":' + "9" * 5000, '"method":"x"'))
     assert found.error.code in (INVALID_REQUEST, PARSE_ERROR)
     assert found.id is None
@@ -169,7 +169,7 @@ def test_json_scalars_are_invalid_requests(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("version", ['"1.0"', '"2.00"', '"2"', '""', "2.0", "2", "null", "true", '["2.0"]'])
-def test_the_version_must_be_exactly_the_text_2_0(version: str) -> None:
+def test_version_must_be_exactly_the_text_2_0(version: str) -> None:
     """JSON-RPC 2.0, 4: jsonrpc "MUST be exactly "2.0""."""
     found = malformed(f'{{"jsonrpc":{version},"id":7,"method":"x"}}'.encode())
     assert (found.error.code, found.id) == (INVALID_REQUEST, 7)
@@ -182,7 +182,7 @@ def test_missing_jsonrpc_version_is_an_invalid_request_with_its_id() -> None:
 
 
 @pytest.mark.parametrize("method", ["1", "null", "true", "{}", "[]", "1.5"])
-def test_a_method_is_text(method: str) -> None:
+def test_method_is_text(method: str) -> None:
     found = malformed(message('"id":7', f'"method":{method}'))
     assert (found.error.code, found.id) == (INVALID_REQUEST, 7)
 
@@ -204,20 +204,20 @@ def test_message_without_method_or_result_is_an_invalid_request(members: list[st
 # Responses
 
 
-def test_a_response_has_a_result_left_undecoded() -> None:
+def test_response_has_a_result_left_undecoded() -> None:
     found = frame(message('"id":"a"', '"result":{"x": 1}'))
     assert (found.id, found.method, bytes(found.result), found.error) == ("a", UNSET, b'{"x": 1}', UNSET)
 
 
 @pytest.mark.requirement("jsonrpc.error-shape")
-def test_an_error_response_has_a_code_a_message_and_maybe_data() -> None:
+def test_error_response_has_a_code_a_message_and_maybe_data() -> None:
     found = frame(message('"id":1', '"error":{"code":-1,"message":"rejected","data":[1]}'))
     assert found.error == ErrorObject(-1, "rejected", [1])
     assert found.result is EMPTY_RAW
 
 
 @pytest.mark.parametrize("id", ['"id":null', '"extra":1'])
-def test_an_error_response_may_have_no_id_in_either_spelling(id: str) -> None:
+def test_error_response_may_have_no_id_in_either_spelling(id: str) -> None:
     """2025-11-25 lets the id be left out, JSON-RPC 2.0 wants null; both are met and neither is an error."""
     assert isinstance(frame(message(id, '"error":{"code":-32700,"message":"no"}')).error, ErrorObject)
 
@@ -235,7 +235,7 @@ def test_an_error_response_may_have_no_id_in_either_spelling(id: str) -> None:
         ['"error":"no"'],
     ],
 )
-def test_a_response_has_one_result_or_one_whole_error(members: list[str]) -> None:
+def test_response_has_one_result_or_one_whole_error(members: list[str]) -> None:
     """JSON-RPC 2.0, 5: "Either the result member or error member MUST be included, but both members MUST NOT"."""
     assert malformed(message('"id":1', *members)).error.code == INVALID_REQUEST
 
@@ -267,7 +267,7 @@ def refusal(data: bytes) -> ProtocolError:
         message('"method":"x"', '"method":"x"'),
     ],
 )
-def test_a_member_that_steers_the_message_and_stands_twice_is_refused(data: bytes) -> None:
+def test_member_that_steers_the_message_and_stands_twice_is_refused(data: bytes) -> None:
     """RFC 8259, 4: "names within an object SHOULD be unique"; which one counts is not said, so neither does."""
     assert refusal(data).code == INVALID_REQUEST
 
@@ -280,7 +280,7 @@ def test_a_member_that_steers_the_message_and_stands_twice_is_refused(data: byte
         message('"id":1', '"method":"x"', '"params":{"name":"harmless","n\\u0061me":"dangerous"}'),
     ],
 )
-def test_an_escape_does_not_hide_that_a_member_stands_twice(data: bytes) -> None:
+def test_escape_does_not_hide_that_a_member_stands_twice(data: bytes) -> None:
     assert refusal(data).code == INVALID_REQUEST
 
 
@@ -312,7 +312,7 @@ def test_steering_names_in_values_and_deeper_objects_are_let_pass() -> None:
     assert methods.decode_params("tools/call", frame(data).params)[0].name == "NAME"
 
 
-def test_the_same_word_on_different_floors_is_not_twice() -> None:
+def test_same_word_on_different_floors_is_not_twice() -> None:
     data = message('"id":1', '"method":"x"', '"params":{"name":"a","arguments":{"name":"b","id":2,"method":"c"}}')
     assert frame(data).method == "x"
 
@@ -356,7 +356,7 @@ def test_numbers_that_json_does_not_have_are_parse_errors(constant: str) -> None
 
 
 @pytest.mark.parametrize("number", ["7" * 400, "-" + "7" * 400, "1e400", "-1e-400", "0." + "7" * 400], ids=range(5))
-def test_a_number_of_any_size_may_stand_in_params(number: str) -> None:
+def test_number_of_any_size_may_stand_in_params(number: str) -> None:
     assert bytes(frame(message('"id":1', '"method":"x"', f'"params":{{"x":{number}}}')).params).endswith(b"}")
 
 
@@ -371,7 +371,7 @@ def test_half_a_surrogate_pair_is_no_text(escape: str) -> None:
         assert malformed(data).error.code == PARSE_ERROR
 
 
-def test_a_whole_surrogate_pair_is_one_character() -> None:
+def test_whole_surrogate_pair_is_one_character() -> None:
     assert frame(message('"id":"\\ud83d\\ude00"', '"method":"x"')).id == "😀"
 
 
@@ -424,7 +424,7 @@ def test_invalid_utf_8_is_a_parse_error_anywhere(bad: bytes, around: bytes) -> N
     ],
     ids=range(8),
 )
-def test_a_hundred_thousand_brackets_are_a_parse_error(data: bytes) -> None:
+def test_hundred_thousand_brackets_are_a_parse_error(data: bytes) -> None:
     assert (malformed(data).error.code, malformed(data).id) == (PARSE_ERROR, None)
 
 
@@ -454,7 +454,7 @@ def test_message_within_the_limit_is_read(levels: int) -> None:
 
 @pytest.mark.parametrize("other", ["0", '"["', '"]"', '"]["', "[[]]", '{"":{}}'])
 @pytest.mark.parametrize("place", ["params", "result", "unknown"])
-def test_depth_is_limited_exactly_whatever_the_brackets(place: str, other: str) -> None:
+def test_depth_limit_is_exact_for_all_brackets(place: str, other: str) -> None:
     """The brackets of small messages are not counted, and none of those may be too deep."""
     for levels, arrays, alternating in itertools.product((125, 126, 127, 128, 129), (0, 1, 20, 60, 125), (False, True)):
         objects = levels - arrays
@@ -484,7 +484,7 @@ def test_batch_members_are_parsed_separately() -> None:
     assert [one.error.code for one in found if isinstance(one, MalformedMessage)] == [INVALID_REQUEST] * 2
 
 
-def test_a_batch_inside_a_batch_is_one_invalid_member() -> None:
+def test_batch_inside_a_batch_is_one_invalid_member() -> None:
     found = jsonrpc.decode_message(b"[[" + message('"id":1', '"method":"ping"') + b"]]")
     assert isinstance(found, list)
     (member,) = found
@@ -492,7 +492,7 @@ def test_a_batch_inside_a_batch_is_one_invalid_member() -> None:
     assert (member.error.code, member.id) == (INVALID_REQUEST, None)
 
 
-def test_an_empty_array_is_a_batch_without_members() -> None:
+def test_empty_array_is_a_batch_without_members() -> None:
     assert jsonrpc.decode_message(b"[]") == []
 
 
@@ -549,7 +549,7 @@ CALLING = ("tools/call", "prompts/get")
 @pytest.mark.parametrize(
     "arguments", ['{"a":"1","a":"2"}', '{"a":"1", "b":"2", "a":"3"}', '{"a":"1","\\u0061":"2"}', '{"":"1","":"1"}']
 )
-def test_an_argument_that_stands_twice_is_refused(method: str, arguments: str) -> None:
+def test_argument_that_stands_twice_is_refused(method: str, arguments: str) -> None:
     """What an auditor reads must be what runs."""
     for spaced in ("", " "):
         params = msgspec.Raw(f'{{{spaced}"name":"n","arguments":{arguments}}}'.encode())
@@ -574,7 +574,7 @@ def test_looking_into_arguments_survives_any_depth(method: str, depth: int) -> N
         methods.decode_params(method, msgspec.Raw(f'{{"name":"n","arguments":{{"a": {nested}}}}}'.encode()))
 
 
-def test_a_batch_that_is_not_json_is_one_parse_error() -> None:
+def test_batch_that_is_not_json_is_one_parse_error() -> None:
     """JSON-RPC 2.0, 7: the example "rpc call Batch, invalid JSON" is answered by one error."""
     assert malformed(b"[" + message('"id":1', '"method":"ping"') + b',{"jsonrpc"').error.code == PARSE_ERROR
 
@@ -583,7 +583,7 @@ def test_a_batch_that_is_not_json_is_one_parse_error() -> None:
 
 
 @pytest.mark.parametrize("revision", [None, *SUPPORTED_PROTOCOL_VERSIONS])
-def test_an_id_that_could_not_be_read_is_null_up_to_2025_06_18_and_left_out_after(revision: str | None) -> None:
+def test_id_that_could_not_be_read_is_null_up_to_2025_06_18_and_left_out_after(revision: str | None) -> None:
     """JSON-RPC 2.0, 5: "it MUST be Null"; from 2025-11-25 on JSONRPCErrorResponse forbids null and does not require
     the id."""
     said = json.loads(jsonrpc.encode_error(None, ParseError("no"), revision))
@@ -599,7 +599,7 @@ def test_error_without_data_omits_data() -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-def test_a_missing_resource_has_its_own_code_until_2025_11_25(revision: str) -> None:
+def test_missing_resource_has_its_own_code_until_2025_11_25(revision: str) -> None:
     """server/resources, Error Handling: -32002; 2026-07-28: -32602, and -32002 MUST NOT be emitted."""
     code = json.loads(jsonrpc.encode_error(1, ResourceNotFound("a://b"), revision))["error"]["code"]
     assert code == (-32602 if revision == V2026_07_28 else -32002)
@@ -612,7 +612,7 @@ def test_error_codes_of_2026_07_28_are_not_sent_to_older_versions(revision: str)
 
 
 @pytest.mark.requirement("jsonrpc.notification-id")
-def test_a_notification_has_no_id_and_a_message_without_params_no_params() -> None:
+def test_notification_has_no_id_and_a_message_without_params_no_params() -> None:
     assert json.loads(jsonrpc.encode_notification("n", None)) == {"jsonrpc": "2.0", "method": "n"}
     assert json.loads(jsonrpc.encode_notification("n", {"a": 1})) == {
         "jsonrpc": "2.0",
@@ -713,7 +713,7 @@ def test_json_test_suite_i_files_are_accepted_or_rejected(path: Path) -> None:
 
 
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" ,\n", "\t:  ")])
-def test_an_honest_message_is_not_read_again(separators: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_honest_message_is_not_read_again(separators: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """However it is spaced and escaped: looking for members that stand twice is no second parse of all of it."""
     monkeypatch.setattr(jsonrpc, "_decode_pairs", lambda text: pytest.fail("it was read again"))
     nested = [
@@ -804,7 +804,7 @@ def read_twice(data: bytes) -> tuple[Any, ...]:
         message('"params":{"name":"","arguments":[],"_meta":0}', '"id":0', '"method":"tools/call"'),
     ],
 )
-def test_a_plain_tools_call_is_read_at_once(data: bytes) -> None:
+def test_plain_tools_call_is_read_at_once(data: bytes) -> None:
     found = methods.decode_tool_call(data)
     assert found is not None and found.typed is not None
     once = (found.id, found.method, bytes(found.params), found.typed, bytes(found.typed.meta))
@@ -866,6 +866,6 @@ def test_any_message_becomes_one_line_with_equal_content(value: Any, gap: str, a
     assert json.loads(line) == value
 
 
-def test_a_message_without_line_breaks_is_not_copied() -> None:
+def test_message_without_line_breaks_is_not_copied() -> None:
     data = b'{"jsonrpc":"2.0","id":1,"result":{"text":"a\\nb"}}'
     assert jsonrpc.to_line(data) is data

@@ -57,13 +57,13 @@ UNBALANCED = {
 
 
 @pytest.mark.parametrize("messages", BALANCED.values(), ids=BALANCED)
-def test_a_conversation_in_balance_passes(messages):
+def test_conversation_in_balance_passes(messages):
     validate_tool_messages(messages)
 
 
 @pytest.mark.requirement("sampling.balance")
 @pytest.mark.parametrize(("messages", "why"), UNBALANCED.values(), ids=UNBALANCED)
-def test_a_conversation_out_of_balance_is_invalid_params(messages, why):
+def test_conversation_out_of_balance_is_invalid_params(messages, why):
     with pytest.raises(InvalidParams, match=why):
         validate_tool_messages(messages)
 

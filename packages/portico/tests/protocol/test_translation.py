@@ -234,7 +234,7 @@ def test_progress_has_a_message_since_2025_03_26(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-def test_the_greeting_is_stripped(revision: str) -> None:
+def test_greeting_is_stripped(revision: str) -> None:
     said = lifecycle.InitializeResult(
         protocol_version=revision,
         capabilities=meta.ServerCapabilities(tools={}, completions={}),
@@ -273,7 +273,7 @@ def test_audio_is_text_to_2024_11_05(revision: str) -> None:
 
 @pytest.mark.requirement("content.link-since")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-def test_a_resource_link_is_text_until_2025_06_18_and_has_icons_from_2025_11_25_on(revision: str) -> None:
+def test_resource_link_is_text_until_2025_06_18_and_has_icons_from_2025_11_25_on(revision: str) -> None:
     link = content.ResourceLink(uri="a://b", name="b", title="B", icons=ICONS, annotations=NOTES, meta=OWN)
     (found,) = content_of([link], revision)
     if revision < V2025_06_18:
@@ -325,7 +325,7 @@ def test_structured_content_that_is_an_object_stays_as_it_is(value: Any) -> None
         assert written(translation.translate_result(said, revision))["structuredContent"] == {"a": 1}
 
 
-def test_a_result_without_structured_content_gets_none() -> None:
+def test_result_without_structured_content_gets_none() -> None:
     said = tools.CallToolResult(content=[], is_error=False)
     for revision in SUPPORTED_PROTOCOL_VERSIONS:
         assert "structuredContent" not in written(translation.translate_result(said, revision))

@@ -214,18 +214,18 @@ def test_numbers_and_truth_expand_as_json_writes_them() -> None:
     assert UriTemplate("{i}/{f}/{t}").expand({"i": 3, "f": 1.5, "t": True}) == "3/1.5/true"
 
 
-def test_a_prefix_counts_characters_and_not_bytes() -> None:
+def test_prefix_counts_characters_and_not_bytes() -> None:
     assert UriTemplate("{a:2}").expand({"a": "éüö"}) == "%C3%A9%C3%BC"
 
 
 @pytest.mark.parametrize("value", [["a"], {"a": "b"}])
-def test_a_prefix_of_a_composite_value_is_misuse(value: TemplateValue) -> None:
+def test_prefix_of_a_composite_value_is_misuse(value: TemplateValue) -> None:
     with pytest.raises(UsageError, match="its value must be a string"):
         UriTemplate("{a:2}").expand({"a": value})
 
 
 @pytest.mark.parametrize("value", [b"bytes", object(), [["nested"]], "half\ud800"])
-def test_a_value_that_no_uri_can_hold_is_misuse(value: Any) -> None:
+def test_value_that_no_uri_can_hold_is_misuse(value: Any) -> None:
     with pytest.raises(UsageError):
         UriTemplate("{a}").expand({"a": value})
 
@@ -257,7 +257,7 @@ def test_a_value_that_no_uri_can_hold_is_misuse(value: Any) -> None:
         ("a%00b{c}", 0, "control character"),
     ],
 )
-def test_a_malformed_template_says_where_and_why(text: str, position: int, reason: str) -> None:
+def test_malformed_template_says_where_and_why(text: str, position: int, reason: str) -> None:
     with pytest.raises(UsageError) as caught:
         UriTemplate(text)
     assert f"position {position}:" in str(caught.value)
@@ -410,7 +410,7 @@ PIECES = {
 
 
 @given(st.lists(st.sampled_from(list(PIECES)), max_size=6), st.text(alphabet="ab/", max_size=12))
-def test_the_matcher_agrees_with_a_backtracking_one(pieces: list[str], uri: str) -> None:
+def test_matcher_agrees_with_a_backtracking_one(pieces: list[str], uri: str) -> None:
     template = UriTemplate("".join(piece.replace("N", str(number)) for number, piece in enumerate(pieces)))
     found = re.fullmatch("".join(PIECES[piece] for piece in pieces), uri)
     assert template.match(uri) == (dict(zip(template.variable_names, found.groups(), strict=True)) if found else None)
@@ -505,14 +505,14 @@ def lines_run(work: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize(("text", "uri"), HOSTILE, ids=[row[0] for row in HOSTILE])
-def test_the_steps_of_a_match_grow_no_faster_than_the_uri(text: str, uri: Callable[[int], str]) -> None:
+def test_steps_of_a_match_grow_no_faster_than_the_uri(text: str, uri: Callable[[int], str]) -> None:
     template = UriTemplate(text)
     few, many = (lines_run(lambda size=size: template.match(uri(size))) for size in (1_200, 12_000))  # type: ignore[misc]
     assert many <= 10 * few + 100
 
 
 @pytest.mark.parametrize(("text", "uri"), HOSTILE, ids=[row[0] for row in HOSTILE])
-def test_the_time_of_a_match_grows_no_faster_than_the_uri(text: str, uri: Callable[[int], str]) -> None:
+def test_time_of_a_match_grows_no_faster_than_the_uri(text: str, uri: Callable[[int], str]) -> None:
     """A step may be an operation on a whole URI, so that counting alone proves too little. 8 times the size."""
     template = UriTemplate(text)
 
@@ -549,7 +549,7 @@ def trying_all(templates: list[UriTemplate], uri: str) -> tuple[UriTemplate, dic
         (["x://{a}/%C3%A9", "x://{a}/{b}é"], "x://1/é", "x://{a}/%C3%A9"),
     ],
 )
-def test_the_most_specific_template_wins_and_then_the_first(texts: list[str], uri: str, winner: str) -> None:
+def test_most_specific_template_wins_and_then_the_first(texts: list[str], uri: str, winner: str) -> None:
     templates = [UriTemplate(text) for text in texts]
     for found in (trying_all(templates, uri), UriTemplateIndex(templates).match(uri)):
         assert found is not None
@@ -600,7 +600,7 @@ def test_templates_that_begin_otherwise_are_not_tried(monkeypatch: pytest.Monkey
 @given(
     st.lists(st.sampled_from(["x://{a}", "x://{+a}", "x://y{a}", "x:{+a}", "{a}://{b}", "x://{a}{b}", "x://y"])), TEXT
 )
-def test_the_index_chooses_as_trying_all_does(texts: list[str], rest: str) -> None:
+def test_index_chooses_as_trying_all_does(texts: list[str], rest: str) -> None:
     templates = [UriTemplate(text) for text in texts]
     for uri in ("x://" + rest, "x://y" + rest, rest):
         assert UriTemplateIndex(templates).match(uri) == trying_all(templates, uri)

@@ -221,7 +221,7 @@ async def test_client_metadata_is_scoped_to_its_request(server: Server) -> None:
 
 @pytest.mark.parametrize("missing", [PROTOCOL_VERSION_META_KEY, CLIENT_CAPABILITIES_META_KEY])
 @pytest.mark.parametrize("method", ["tools/list", "server/discover", "tools/call"])
-async def test_a_required_key_that_is_missing_is_invalid_params(missing: str, method: str, server: Server) -> None:
+async def test_required_key_that_is_missing_is_invalid_params(missing: str, method: str, server: Server) -> None:
     """2026-07-28, basic, `_meta`: both keys are required on every request; a server MUST answer -32602."""
     meta = {name: value for name, value in META.items() if name != missing}
     reply = await replied(written(method, {"_meta": meta}), server)
@@ -231,7 +231,7 @@ async def test_a_required_key_that_is_missing_is_invalid_params(missing: str, me
 
 @pytest.mark.parametrize("params", [None, {}, {"_meta": {}}, {"_meta": {"progressToken": 1}}])
 @pytest.mark.parametrize("method", ["server/discover", "subscriptions/listen"])
-async def test_a_method_of_2026_07_28_without_the_envelope_is_invalid_params(
+async def test_method_of_2026_07_28_without_the_envelope_is_invalid_params(
     method: str, params: dict[str, Any] | None, server: Server
 ) -> None:
     assert await code(written(method, params), server) == INVALID_PARAMS
@@ -258,7 +258,7 @@ async def test_client_info_is_not_required(server: Server) -> None:
         {"progressToken": {}},
     ],
 )
-async def test_a_key_of_the_wrong_kind_is_invalid_params(meta: dict[str, Any], server: Server) -> None:
+async def test_key_of_the_wrong_kind_is_invalid_params(meta: dict[str, Any], server: Server) -> None:
     assert await code(modern("tools/list", **meta), server) == INVALID_PARAMS
 
 
@@ -267,7 +267,7 @@ async def test_non_object_meta_is_invalid_params(meta: Any, server: Server) -> N
     assert await code(written("tools/list", {"_meta": meta}), server) == INVALID_PARAMS
 
 
-async def test_an_escaped_meta_is_a_meta_all_the_same(server: Server) -> None:
+async def test_escaped_meta_is_a_meta_all_the_same(server: Server) -> None:
     data = modern("tools/list").replace(b'"_meta"', b'"\\u005fmeta"')
     assert (await replied(data, server))["result"]["resultType"] == "complete"
 
@@ -282,13 +282,13 @@ async def test_unsupported_version_error_lists_supported_versions(version: str, 
     assert discovered["supportedVersions"] == reply["error"]["data"]["supported"]
 
 
-async def test_a_missing_key_is_reported_before_an_unknown_version(server: Server) -> None:
+async def test_missing_key_is_reported_before_an_unknown_version(server: Server) -> None:
     """The order that the reference implementations and the conformance suite agree on."""
     assert await code(written("tools/list", {"_meta": {PROTOCOL_VERSION_META_KEY: "v999"}}), server) == INVALID_PARAMS
 
 
 @pytest.mark.parametrize("method", ["no/such", "tools", "", "rpc.discover", "sampling/createMessage", "roots/list"])
-async def test_an_unknown_method_is_method_not_found(method: str, server: Server, connect: Connect) -> None:
+async def test_unknown_method_is_method_not_found(method: str, server: Server, connect: Connect) -> None:
     assert await code(modern(method), server) == METHOD_NOT_FOUND
     wire = connect(server)
     await wire.initialize(V2025_11_25)
@@ -348,7 +348,7 @@ async def test_results_of_a_handshake_revision_carry_no_result_type(
         assert result.keys().isdisjoint({"resultType", "ttlMs", "cacheScope", "_meta"})
 
 
-async def test_an_error_result_of_2026_07_28_is_signed_like_any_other(server: Server) -> None:
+async def test_error_result_of_2026_07_28_is_signed_like_any_other(server: Server) -> None:
     """2026-07-28, schema, ResultMetaObject: servers SHOULD include serverInfo "on every response"."""
     for tool in ("refuses", "breaks"):
         result = (await replied(modern("tools/call", {"name": tool}), server))["result"]
@@ -442,7 +442,7 @@ async def test_caller_on_a_stream_gets_a_response_to_any_exception(
 
 @pytest.mark.requirement("progress.token")
 @pytest.mark.parametrize("revision", [V2024_11_05, V2025_11_25, V2026_07_28])
-async def test_a_progress_token_of_any_size_is_no_trouble(revision: str, server: Server, connect: Connect) -> None:
+async def test_progress_token_of_any_size_is_no_trouble(revision: str, server: Server, connect: Connect) -> None:
     wire = connect(server)
     if revision in HANDSHAKE_VERSIONS:
         await wire.initialize(revision)
@@ -479,7 +479,7 @@ async def test_a_progress_token_of_any_size_is_no_trouble(revision: str, server:
         written("tools/list", {"_meta": None}, id=None),
     ],
 )
-async def test_a_notification_is_never_answered_not_even_a_wrong_one(
+async def test_notification_is_never_answered_not_even_a_wrong_one(
     data: bytes, server: Server, connect: Connect
 ) -> None:
     """JSON-RPC 2.0, 4.1: "The Server MUST NOT reply to a Notification, including those that are within a batch
@@ -497,7 +497,7 @@ async def test_a_notification_is_never_answered_not_even_a_wrong_one(
 
 
 @pytest.mark.parametrize("method", ["notifications/initialized", "notifications/cancelled", "notifications/unheard_of"])
-async def test_an_ordinary_notification_leaves_no_error_in_the_log(
+async def test_ordinary_notification_leaves_no_error_in_the_log(
     method: str, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert await knock(written(method, id=None), server) is None
@@ -507,7 +507,7 @@ async def test_an_ordinary_notification_leaves_no_error_in_the_log(
 @pytest.mark.requirement("jsonrpc.notification-id")
 @pytest.mark.parametrize("method", ["notifications/initialized", "initialized", "notifications/cancelled"])
 @pytest.mark.parametrize("revision", [V2024_11_05, V2025_11_25])
-async def test_a_notification_that_comes_with_an_id_is_an_unknown_request(
+async def test_notification_that_comes_with_an_id_is_an_unknown_request(
     method: str, revision: str, server: Server, connect: Connect
 ) -> None:
     """basic, Notifications: "Notifications MUST NOT include an ID"; and no result is ever null."""
@@ -606,7 +606,7 @@ async def test_calls_without_an_id_count_against_the_bound_as_well(connect: Conn
     assert len(running) <= 3
 
 
-async def test_a_cancelled_call_is_not_answered(server: Server, gate: Gate, connect: Connect) -> None:
+async def test_cancelled_call_is_not_answered(server: Server, gate: Gate, connect: Connect) -> None:
     """basic/utilities/cancellation: receivers SHOULD "not send a response for the cancelled request"."""
     wire = connect(server)
     await wire.initialize(V2025_11_25)
@@ -658,7 +658,7 @@ async def opened(connect: Connect, server: Server, revision: str | None) -> Any:
 
 
 @pytest.mark.parametrize("revision", BATCHING)
-async def test_an_empty_batch_is_one_invalid_request(revision: str | None, server: Server, connect: Connect) -> None:
+async def test_empty_batch_is_one_invalid_request(revision: str | None, server: Server, connect: Connect) -> None:
     """JSON-RPC 2.0, 7: "rpc call with an empty Array" is answered by a single error with id null."""
     wire = await opened(connect, server, revision)
     wire.send([])
@@ -668,7 +668,7 @@ async def test_an_empty_batch_is_one_invalid_request(revision: str | None, serve
 
 
 @pytest.mark.parametrize("revision", BATCHING)
-async def test_a_batch_of_one_is_answered_by_an_array_of_one(
+async def test_batch_of_one_is_answered_by_an_array_of_one(
     revision: str | None, server: Server, connect: Connect
 ) -> None:
     wire = await opened(connect, server, revision)
@@ -751,7 +751,7 @@ async def test_batch_response_is_sent_when_its_last_member_completes(
     assert sorted(reply["id"] for reply in await wire.receive()) == [1, 2]
 
 
-async def test_a_cancelled_member_is_left_out_of_the_array(server: Server, gate: Gate, connect: Connect) -> None:
+async def test_cancelled_member_is_left_out_of_the_array(server: Server, gate: Gate, connect: Connect) -> None:
     wire = await opened(connect, server, V2025_03_26)
     wire.send([{"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "slow"}}, PING])
     await gate.wait()
@@ -770,7 +770,7 @@ async def test_batch_with_only_a_cancelled_member_has_no_response(server: Server
     assert wire.other_messages == []
 
 
-async def test_a_batch_does_not_wait_for_a_call_that_is_not_in_it(server: Server, gate: Gate, connect: Connect) -> None:
+async def test_batch_does_not_wait_for_a_call_that_is_not_in_it(server: Server, gate: Gate, connect: Connect) -> None:
     """Ids of the two directions are apart: a response in a batch may have the id of a request in flight."""
     wire = await opened(connect, server, V2025_03_26)
     wire.send({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "slow"}})

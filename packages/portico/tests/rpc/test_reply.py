@@ -138,7 +138,7 @@ async def test_thread_after_its_timeout_sends_nothing(revision: str, connect: Ca
     assert wire.is_silent
 
 
-async def test_a_closed_reply_does_not_ask() -> None:
+async def test_closed_reply_does_not_ask() -> None:
     reply = Reply()
     reply.close()
     with pytest.raises(ConnectionClosed):
@@ -205,7 +205,7 @@ async def test_progress_that_is_not_json_is_rejected(revision: str, value: float
 
 @pytest.mark.requirement("progress.token-in-use")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_progress_token_is_in_use_once(connect: Callable[..., Any], revision: str) -> None:
+async def test_progress_token_is_in_use_once(connect: Callable[..., Any], revision: str) -> None:
     """basic, Progress: tokens MUST be unique across active requests. One that is not active any more is free."""
     server, go_on = Server("s"), asyncio.Event()
 

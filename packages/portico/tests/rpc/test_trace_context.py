@@ -56,7 +56,7 @@ async def test_call_outcomes_are_logged_briefly(
     assert said[4].startswith("validation error: tools/call nothing: ")
 
 
-async def test_a_line_stays_one_line(connect: Connect, lines: Callable[[], list[str]]) -> None:
+async def test_line_stays_one_line(connect: Connect, lines: Callable[[], list[str]]) -> None:
     wire = connect(shop())
     await wire.request_as(
         "2026-07-28", "tools/call", {"name": "price", "arguments": {"item": "\u202e\u0007" + "x" * 5000}}

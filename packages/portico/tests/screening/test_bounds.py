@@ -184,7 +184,7 @@ def test_four_times_the_text_takes_about_four_times_as_long(unit: str) -> None:
     assert any(seconds(long) / max(seconds(short), 1e-6) < 10 for _ in range(4))
 
 
-def test_a_long_text_in_pieces_is_found_as_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_text_in_pieces_is_found_as_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(4)
     text = "\n\n\n".join(sample.text for sample in rng.sample(list(samples.samples(seed=4, rounds=1)), 200))
     whole = find(text)

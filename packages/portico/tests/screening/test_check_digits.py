@@ -40,7 +40,7 @@ EXAMPLES: list[tuple[Callable[[str], bool | None], str]] = [
 
 
 @pytest.mark.parametrize(("check", "number"), EXAMPLES, ids=[number for _, number in EXAMPLES])
-def test_a_printed_example_adds_up(check: Callable[[str], bool | None], number: str) -> None:
+def test_printed_example_adds_up(check: Callable[[str], bool | None], number: str) -> None:
     assert check(number)
 
 
@@ -55,7 +55,7 @@ def test_one_wrong_digit_is_noticed(check: Callable[[str], bool | None], number:
     assert wrong >= len(places) - 1
 
 
-def test_a_country_without_a_known_rule_is_neither_right_nor_wrong() -> None:
+def test_country_without_a_known_rule_is_neither_right_nor_wrong() -> None:
     assert check_digits.is_vat_valid("HU", "12345678") is None
 
 

@@ -110,7 +110,7 @@ def test_text_that_resembles_a_secret_is_not_flagged(text: str) -> None:
     assert found(text) == []
 
 
-def test_a_number_that_does_not_add_up_is_no_card_and_no_account() -> None:
+def test_number_that_does_not_add_up_is_no_card_and_no_account() -> None:
     for _ in range(50):
         assert not found(f"card {samples.card(RNG, valid=False)}")
     iban = samples.iban(RNG).replace(" ", "")
@@ -169,7 +169,7 @@ def test_findings_over_each_other_are_one_under_the_surer_name() -> None:
 # Rules
 
 
-def test_a_secret_blocks_and_personal_data_passes_unless_told_otherwise() -> None:
+def test_secret_blocks_and_personal_data_passes_unless_told_otherwise() -> None:
     assert screen(f"{GITHUB} {samples.email(RNG)}").blocked == {"github_token": 1}
     mail = f"write to {samples.email(RNG)}"
     assert screen(mail) == (mail, {}, {}, {})
@@ -204,7 +204,7 @@ def test_rules_for_unknown_kinds_are_rejected() -> None:
 # The labelled set: benchmarks/secrets_quality.py tells more
 
 
-def test_the_labelled_set_is_found_without_a_false_alarm() -> None:
+def test_labelled_set_is_found_without_a_false_alarm() -> None:
     labelled = hits = 0
     for sample in samples.samples(seed=2, rounds=1):
         findings = find(sample.text)

@@ -151,7 +151,7 @@ async def test_limits_count_under_the_real_name(server: Server) -> None:
             await client.call_tool("call_tool", call)
 
 
-async def test_the_audit_has_the_real_name_and_arguments(server: Server) -> None:
+async def test_audit_has_the_real_name_and_arguments(server: Server) -> None:
     noted: list[Any] = []
 
     class Noting:
@@ -210,7 +210,7 @@ async def test_wrong_arguments_are_answered_with_the_schema_and_a_wrong_name_wit
         assert told.text == "deleted a"
 
 
-async def test_a_call_that_is_cancelled_ends_the_tool() -> None:
+async def test_call_that_is_cancelled_ends_the_tool() -> None:
     async with Client(ToolSearchServer(gateway())) as client:
         running = asyncio.create_task(client.call_tool("call_tool", {"name": "forge_wait_for_build"}))
         async with asyncio.timeout(20):
@@ -219,7 +219,7 @@ async def test_a_call_that_is_cancelled_ends_the_tool() -> None:
             await stopped.wait()
 
 
-async def test_a_call_becomes_the_task_of_the_tool() -> None:
+async def test_call_becomes_the_task_of_the_tool() -> None:
     server = Server("jobs")
 
     @server.tool(task="required")
@@ -259,7 +259,7 @@ async def test_tools_added_later_are_found() -> None:
         assert "merge_branches()" in await found(client, "merge branches")
 
 
-async def test_the_order_of_tools_is_that_of_the_server_whoever_asked_first() -> None:
+async def test_tool_order_is_independent_of_the_first_caller() -> None:
     server = Server("decks")
 
     @server.tool
@@ -324,7 +324,7 @@ async def served() -> Any:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_face_is_served_on_stdio(tmp_path: Path, revision: Any) -> None:
+async def test_face_is_served_on_stdio(tmp_path: Path, revision: Any) -> None:
     (tmp_path / "one.py").write_text(
         "from portico import Server\nserver = Server('one')\n\n"
         "@server.tool\ndef add(a: int, b: int) -> int: return a + b\n"

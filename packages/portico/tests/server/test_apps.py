@@ -84,13 +84,13 @@ async def test_app_only_tools_are_hidden_but_callable() -> None:
         assert (await client.call_tool("add_to_cart", {"book": "Emma"})).content[0].text == "Emma added."
 
 
-async def test_the_extension_is_declared_where_there_are_pages() -> None:
+async def test_extension_is_declared_where_there_are_pages() -> None:
     assert APPS_EXTENSION in (shop().capabilities.extensions or {})
     assert APPS_EXTENSION not in (Server("plain").capabilities.extensions or {})
     assert shop().services == ()
 
 
-async def test_a_gateway_shows_pages_as_their_servers_do() -> None:
+async def test_gateway_shows_pages_as_their_servers_do() -> None:
     gateway = Gateway({"one": shop(), "two": shop()}, max_result_tokens=0)
     assert await listed(gateway, ClientCapabilities()) == ["one_cart", "one_search", "two_cart", "two_search"]
     assert await listed(gateway, HOST) == [
@@ -105,7 +105,7 @@ async def test_a_gateway_shows_pages_as_their_servers_do() -> None:
         assert (await client.call_tool("two_add_to_cart", {"book": "Emma"})).content[0].text == "Emma added."
 
 
-async def test_a_file_is_read_again_for_each_host(tmp_path: Path) -> None:
+async def test_file_is_read_again_for_each_host(tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     file.write_text(HTML)
     server = Server("s")
@@ -131,7 +131,7 @@ def test_invalid_app_pages_raise_usage_error(make: Any, reason: str) -> None:
         make()
 
 
-def test_a_client_shows_pages_of_the_types_that_it_names() -> None:
+def test_client_shows_pages_of_the_types_that_it_names() -> None:
     assert supports_apps(HOST)
     # The types are required.
     assert not supports_apps(ClientCapabilities(extensions={APPS_EXTENSION: {}}))

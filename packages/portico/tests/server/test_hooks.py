@@ -43,7 +43,7 @@ def made(*middleware: Any) -> tuple[Server, list[int]]:
     return server, ran
 
 
-async def test_a_hook_that_forgets_to_return_is_an_error_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
+async def test_hook_that_forgets_to_return_is_an_error_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
     class Forgetful(Middleware):
         async def on_list_tools(self, context: MiddlewareContext, call_next: Any) -> Any:
             await call_next(context)
@@ -114,7 +114,7 @@ async def test_results_are_kept_for_a_principal() -> None:
     assert ran == [1, 2]
 
 
-async def test_a_long_result_is_cut_off() -> None:
+async def test_long_result_is_cut_off() -> None:
     server, _ = made(ResponseLimitingMiddleware(10))
     async with Client(server) as client:
         said = await client.call_tool("long")

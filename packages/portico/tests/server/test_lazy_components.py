@@ -70,7 +70,7 @@ def serving(service: Service) -> Server:
     return server
 
 
-async def test_a_call_loads_the_one_function_that_it_is_for() -> None:
+async def test_call_loads_the_one_function_that_it_is_for() -> None:
     service = Late()
     # One that held results against their schemas would list all tools.
     async with Client(serving(service), validate_results=False) as client:
@@ -97,7 +97,7 @@ def test_lazy_and_eager_components_have_the_same_scopes() -> None:
         assert page.runner.service_scopes == greet.runner.service_scopes == {"late:read"}  # type: ignore[union-attr]
 
 
-def test_one_that_was_read_is_an_ordinary_one() -> None:
+def test_decoded_request_equals_a_created_one() -> None:
     for late, kind in zip(Late().components(), (Tool, Tool, Resource, Prompt), strict=True):
         assert type(late) is not kind
         assert isinstance(late, kind) and late.definition.name

@@ -48,7 +48,7 @@ async def opened(connect: Connect, server: Server, revision: str) -> Any:
 
 @pytest.mark.parametrize("method", LISTS)
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_long_list_comes_in_pages(connect: Connect, revision: str, method: str) -> None:
+async def test_long_list_comes_in_pages(connect: Connect, revision: str, method: str) -> None:
     wire = await opened(connect, full(7, list_page_size=3), revision)
     names, sizes, params = [], [], {}
     while True:
@@ -64,7 +64,7 @@ async def test_a_long_list_comes_in_pages(connect: Connect, revision: str, metho
 
 @pytest.mark.requirement("pagination.end")
 @pytest.mark.parametrize("count, pages", [(0, 1), (2, 1), (3, 1), (4, 2), (6, 2)])
-async def test_the_last_page_has_no_cursor(connect: Connect, count: int, pages: int) -> None:
+async def test_last_page_has_no_cursor(connect: Connect, count: int, pages: int) -> None:
     wire = connect(full(count, list_page_size=3))
     cursors: list[Any] = []
     params: dict[str, Any] = {}
@@ -80,7 +80,7 @@ async def test_the_last_page_has_no_cursor(connect: Connect, count: int, pages: 
 
 @pytest.mark.requirement("pagination.client")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_client_reads_all_pages(revision: str) -> None:
+async def test_client_reads_all_pages(revision: str) -> None:
     async with Client(full(10, list_page_size=3), protocol_version=revision) as client:
         assert len(await client.list_tools()) == 10
         assert len(await client.list_resources()) == 10
@@ -116,7 +116,7 @@ async def test_cursor_is_opaque(connect: Connect) -> None:
 @pytest.mark.parametrize("method", LISTS)
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("cursor", ["", "nonsense", "2", "!!!!", "YWZ0ZXIgMg==", "YWZ0ZXIgOTk5OQ==", "ä", "A" * 10_000])
-async def test_a_cursor_that_we_did_not_issue_is_refused(
+async def test_cursor_that_we_did_not_issue_is_refused(
     connect: Connect, revision: str, method: str, cursor: str
 ) -> None:
     wire = await opened(connect, full(4, list_page_size=2), revision)
@@ -128,7 +128,7 @@ async def test_a_cursor_that_we_did_not_issue_is_refused(
 
 @pytest.mark.requirement("pagination.cursor-invalid")
 @pytest.mark.parametrize("cursor", [5, True, [], {}])
-async def test_a_cursor_is_a_text(connect: Connect, cursor: Any) -> None:
+async def test_cursor_is_a_text(connect: Connect, cursor: Any) -> None:
     error = (await connect(full(4)).request_stateless("tools/list", {"cursor": cursor}))["error"]
     assert error["code"] == -32602
     assert "cursor" in error["message"]
@@ -154,7 +154,7 @@ async def test_modified_cursor_is_rejected(connect: Connect, change: Callable[[s
 
 @pytest.mark.requirement("pagination.cursor-invalid", "pagination.cursor-own-list")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_cursor_belongs_to_its_list(connect: Connect, revision: str) -> None:
+async def test_cursor_belongs_to_its_list(connect: Connect, revision: str) -> None:
     wire = await opened(connect, full(4, list_page_size=2), revision)
     cursors = {method: (await wire.request_as(revision, method))["result"]["nextCursor"] for method in LISTS}
     for method in LISTS:
@@ -180,7 +180,7 @@ async def test_cursor_is_valid_in_other_processes(connect: Connect, one: Any, ot
     assert ("result" in said) == known
 
 
-def test_the_pages_of_a_list_are_cut_from_one_list(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_of_a_list_are_cut_from_one_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is listed is gathered once for all pages, not once for each."""
     server = full(40, list_page_size=2)
     assert server.tools.definitions is server.tools.definitions
@@ -199,7 +199,7 @@ def test_the_pages_of_a_list_are_cut_from_one_list(monkeypatch: pytest.MonkeyPat
     assert len(set(cut)) == 1
 
 
-async def test_a_cursor_of_before_a_change_still_leads_somewhere(connect: Connect) -> None:
+async def test_cursor_of_before_a_change_still_leads_somewhere(connect: Connect) -> None:
     server = full(5, list_page_size=2)
     wire = connect(server)
     cursor = await cursor_of(wire)
@@ -214,7 +214,7 @@ async def test_a_cursor_of_before_a_change_still_leads_somewhere(connect: Connec
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_the_order_is_the_order_of_adding(revision: str) -> None:
+async def test_order_is_the_order_of_adding(revision: str) -> None:
     server = Server("s")
     names = ["m", "b", "Z", "a1", "a", "0"]
     for name in names:
@@ -235,13 +235,13 @@ async def listed(server: Server, revision: str, method: str = "tools/list") -> A
 
 @pytest.mark.parametrize("method", LISTS)
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_list_is_encoded_once(revision: str, method: str) -> None:
+async def test_list_is_encoded_once(revision: str, method: str) -> None:
     server = full(3)
     assert await listed(server, revision, method) is await listed(server, revision, method)
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_change_makes_a_list_again(revision: str) -> None:
+async def test_change_makes_a_list_again(revision: str) -> None:
     server = full(3)
     before = await listed(server, revision)
     server.add(Tool(lambda: "", name="more"))
@@ -252,7 +252,7 @@ async def test_a_change_makes_a_list_again(revision: str) -> None:
     assert bytes(await listed(server, revision)) == bytes(before)
 
 
-async def test_a_change_of_one_list_leaves_the_others() -> None:
+async def test_change_of_one_list_leaves_the_others() -> None:
     server = full(3)
     prompts = await listed(server, "2026-07-28", "prompts/list")
     server.tool("more")(lambda: "")

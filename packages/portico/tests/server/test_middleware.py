@@ -69,7 +69,7 @@ async def test_every_request_passes_through(revision: str) -> None:
     ]
 
 
-async def test_the_last_one_is_the_outermost() -> None:
+async def test_last_one_is_the_outermost() -> None:
     notes: list[str] = []
     server = greeting(middleware=[noting(notes, "a"), noting(notes, "b")])
     server.add_middleware(noting(notes, "c"))
@@ -79,7 +79,7 @@ async def test_the_last_one_is_the_outermost() -> None:
     assert notes == [f"{mark}tools/list" for mark in ("c>", "b>", "a>", "a<", "b<", "c<")]
 
 
-async def test_one_may_be_put_around_a_server_that_runs() -> None:
+async def test_middleware_can_be_added_to_a_running_server() -> None:
     notes: list[str] = []
     server = greeting()
     async with Client(server) as client:
@@ -112,7 +112,7 @@ async def test_middleware_context_has_caller_and_transport(revision: str) -> Non
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_middleware_may_answer_by_itself(revision: str) -> None:
+async def test_middleware_may_answer_by_itself(revision: str) -> None:
     def cached(handler: Handler) -> Handler:
         async def answer(call: Call) -> Any:
             if call.method == "tools/call":
@@ -143,7 +143,7 @@ async def test_middleware_may_change_request_and_response(revision: str) -> None
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_middleware_may_refuse_a_tool_in_words_for_the_model(revision: str) -> None:
+async def test_middleware_may_refuse_a_tool_in_words_for_the_model(revision: str) -> None:
     def limit(handler: Handler) -> Handler:
         async def refuse(call: Call) -> Any:
             if call.method == "tools/call":
@@ -180,7 +180,7 @@ async def test_tool_error_outside_tools_call_is_a_protocol_error(
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_middleware_may_refuse_with_an_error_of_the_protocol(revision: str) -> None:
+async def test_middleware_may_refuse_with_an_error_of_the_protocol(revision: str) -> None:
     def closed(handler: Handler) -> Handler:
         async def refuse(call: Call) -> Any:
             if call.method == "tools/list":
@@ -196,7 +196,7 @@ async def test_a_middleware_may_refuse_with_an_error_of_the_protocol(revision: s
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_middleware_that_breaks_shows_an_id_and_nothing_else(revision: str) -> None:
+async def test_middleware_that_breaks_shows_an_id_and_nothing_else(revision: str) -> None:
     def broken(handler: Handler) -> Handler:
         async def fail(call: Call) -> Any:
             if call.method.startswith("tools/"):
@@ -234,7 +234,7 @@ async def test_requests_answered_by_the_session_skip_middleware(revision: str) -
     assert [note for note in notes if "subscriptions" not in note] == []
 
 
-async def test_a_server_without_middleware_has_no_chain() -> None:
+async def test_server_without_middleware_has_no_chain() -> None:
     """Nothing runs that nobody asked for: one dict look-up, then the tool."""
     server = greeting()
     call = Call(method="tools/list", id=1, protocol_version="2026-07-28")
@@ -243,7 +243,7 @@ async def test_a_server_without_middleware_has_no_chain() -> None:
         coro.send(None)
 
 
-async def test_a_middleware_may_wait_where_a_tool_would_not() -> None:
+async def test_middleware_may_wait_where_a_tool_would_not() -> None:
     def patient(handler: Handler) -> Handler:
         async def wait(call: Call) -> Any:
             loop = asyncio.get_running_loop()

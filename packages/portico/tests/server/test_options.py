@@ -63,18 +63,18 @@ MISTAKES: dict[str, tuple[Callable[..., Any], str]] = {
 
 
 @pytest.mark.parametrize("make, words", MISTAKES.values(), ids=MISTAKES)
-def test_a_misspelt_option_names_the_nearest(make: Callable[..., Any], words: str) -> None:
+def test_misspelt_option_names_the_nearest(make: Callable[..., Any], words: str) -> None:
     with pytest.raises(UsageError) as refused:
         make()
     assert str(refused.value).startswith(words)
 
 
-async def test_a_misspelt_option_of_serving_on_this_loop_is_refused() -> None:
+async def test_misspelt_option_of_serving_on_this_loop_is_refused() -> None:
     with pytest.raises(UsageError, match="did you mean 'port'"):
         await serve_http(server(), prot=1)  # type: ignore[call-arg]
 
 
-def test_the_options_of_a_client_can_be_seen() -> None:
+def test_options_of_a_client_can_be_seen() -> None:
     options = inspect.signature(Client).parameters
     assert "timeout" in options
     assert inspect.signature(SyncClient).parameters.keys() == options.keys()

@@ -47,7 +47,7 @@ def loaded(program: str, said: str = "") -> set[str]:
     return set(done.stderr.split())
 
 
-def test_a_start_loads_what_every_server_needs_and_no_more() -> None:
+def test_start_imports_only_required_modules() -> None:
     modules = loaded(SERVER, json.dumps(INITIALIZE) + "\n")
     ours = {name for name in modules if name.split(".")[0] == "portico"}
     assert "portico.transports.stdio" in ours
@@ -60,7 +60,7 @@ def test_importing_the_package_imports_no_typing() -> None:
     assert "typing" not in loaded("import sys, portico; print(*sys.modules, file=sys.stderr)")
 
 
-def test_a_dependency_in_an_annotation_is_found_though_nothing_has_made_one_yet() -> None:
+def test_dependency_in_an_annotation_is_found_though_nothing_has_made_one_yet() -> None:
     program = """
 from __future__ import annotations
 import asyncio, sys

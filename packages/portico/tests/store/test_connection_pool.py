@@ -56,7 +56,7 @@ async def test_no_job_is_lost_while_threads_come_and_go() -> None:
     assert Hand.hired > before + 2
 
 
-async def test_a_thread_stays_while_there_is_work() -> None:
+async def test_thread_stays_while_there_is_work() -> None:
     some = pool(1, None)
     threads = {await run_transaction(some.submit, lambda tx: None, is_write=False) for _ in range(20)}
     assert len(threads) == 1

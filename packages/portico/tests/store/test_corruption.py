@@ -122,7 +122,7 @@ async def test_damaged_database_raises_a_portico_error(
         pass
 
 
-async def test_a_memory_that_an_index_alone_has_is_damage(whole: bytes, tmp_path: Path) -> None:
+async def test_memory_that_an_index_alone_has_is_damage(whole: bytes, tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     path.write_bytes(whole)
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -160,7 +160,7 @@ def test_at_the_shell_it_is_one_sentence(
         assert done.returncode == 0 or len(done.stderr.strip().splitlines()) == 1, done.stderr
 
 
-async def test_a_file_of_no_bytes_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_file_of_no_bytes_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "store.db"
     path.write_bytes(b"")
     with caplog.at_level(logging.WARNING, "portico"):

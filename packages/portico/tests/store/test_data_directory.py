@@ -15,7 +15,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PORTICO_DATA", raising=False)
 
 
-def test_the_given_store_precedes_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_given_store_precedes_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PORTICO_STORE", "env.db")
     assert find_store("given.db", str(tmp_path), "name") == "given.db"
     assert find_store(None, str(tmp_path), "name") == "env.db"
@@ -28,7 +28,7 @@ def test_without_a_store_it_is_a_file_in_the_data_directory(monkeypatch: pytest.
     assert find_store("", None, "../my server") == str(tmp_path / "env" / ".._my_server.db")
 
 
-def test_a_home_directory_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_directory_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("PORTICO_STORE", "~/x.db")
     assert named_store() == "/home/me/x.db"

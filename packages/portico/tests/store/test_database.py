@@ -83,11 +83,11 @@ def names(tx: Transaction) -> list[str]:
         ("postgres://h/d", "postgresql", "postgres://h/d"),
     ],
 )
-def test_a_url_says_which_engine_and_where(url: str, engine: str, address: str) -> None:
+def test_url_says_which_engine_and_where(url: str, engine: str, address: str) -> None:
     assert parse_database_url(url) == (engine, address)
 
 
-def test_a_path_is_an_address_too(tmp_path: Path) -> None:
+def test_path_is_an_address_too(tmp_path: Path) -> None:
     assert parse_database_url(str(tmp_path / "x.db")) == ("sqlite", str(tmp_path / "x.db"))
     assert Database(tmp_path / "x.db").engine == "sqlite"
 
@@ -105,7 +105,7 @@ def test_every_error_is_an_error_of_ours() -> None:
 # Rows
 
 
-async def test_a_row_becomes_a_struct(db: Database) -> None:
+async def test_row_becomes_a_struct(db: Database) -> None:
     id = await db.write(lambda tx: add(tx, "a", count=3, weight=1.5, done=True, detail=encode_json_column(Detail(7))))
     found = await db.read(
         lambda tx: tx.fetch_one(
@@ -159,7 +159,7 @@ async def test_plain_values_of_every_kind(db: Database) -> None:
     assert (await db.read(lambda tx: tx.fetch_one(Narrow, "select name from item"))).name == "red"
 
 
-async def test_a_tuple_is_a_row_and_a_plain_type_is_its_only_column(db: Database) -> None:
+async def test_tuple_is_a_row_and_a_plain_type_is_its_only_column(db: Database) -> None:
     await db.write(lambda tx: (add(tx, "a", count=1), add(tx, "b", count=2)))
     pairs = await db.read(lambda tx: tx.fetch_all(tuple[str, int], "select name, count from item order by id"))
     assert pairs == [("a", 1), ("b", 2)]
@@ -168,7 +168,7 @@ async def test_a_tuple_is_a_row_and_a_plain_type_is_its_only_column(db: Database
     assert await db.read(lambda tx: tx.fetch_one(float, "select avg(count) from item")) == 1.5
 
 
-async def test_a_tuple_may_have_lists_of_json(db: Database) -> None:
+async def test_tuple_may_have_lists_of_json(db: Database) -> None:
     await db.write(lambda tx: (add(tx, "a", count=1), add(tx, "a", count=2), add(tx, "b", count=3)))
     listed = "coalesce(cast(json_agg(item.{0}) as text), '[]')"
     sql = f"select name, {listed.format('count')} from item group by name order by name"
@@ -303,7 +303,7 @@ async def test_rows_may_be_given_as_columns(db: Database) -> None:
 
 
 @pytest.mark.parametrize("column", [["red", "gr\0een"], ["gr\0een"], ["gr\0een", None]])
-async def test_a_nul_is_found_in_a_column(db: Database, column: list[str | None]) -> None:
+async def test_nul_is_found_in_a_column(db: Database, column: list[str | None]) -> None:
     with pytest.raises(InvalidValue):
         await db.write(
             lambda tx: tx.execute_columns("insert into item (name, count) values (?, ?)", (column, [1] * len(column)))
@@ -368,7 +368,7 @@ async def test_like_minds_case_and_text_is_ordered_by_its_bytes(db: Database) ->
     assert await db.read(lambda tx: tx.fetch_all(str, "select name from item where name like 'B%'")) == ["B"]
 
 
-async def test_a_name_can_be_locked(db: Database) -> None:
+async def test_name_can_be_locked(db: Database) -> None:
     def locked(tx: Transaction) -> int:
         tx.advisory_lock("the counter")
         return add(tx, "a")
@@ -379,7 +379,7 @@ async def test_a_name_can_be_locked(db: Database) -> None:
 # Constraints
 
 
-async def test_a_violated_constraint_says_which(db: Database) -> None:
+async def test_violated_constraint_says_which(db: Database) -> None:
     owner = await db.write(lambda tx: tx.fetch_one(int, "insert into owner (name) values ('o') returning id"))
     await db.write(lambda tx: add(tx, "a", owner=owner))
     with pytest.raises(UniqueViolation) as unique:
@@ -495,7 +495,7 @@ async def test_concurrent_increments_are_not_lost(db: Database) -> None:
     assert sorted(counts) == list(range(60))
 
 
-async def test_two_who_would_break_a_rule_together_cannot(db: Database) -> None:
+async def test_concurrent_changes_cannot_violate_an_invariant(db: Database) -> None:
     """Write skew: each looks at what the other changes. Only what is serializable keeps them apart."""
     await db.write(lambda tx: (add(tx, "a", count=1), add(tx, "b", count=1)))
 
@@ -549,7 +549,7 @@ async def test_savepoint_rolls_back_only_its_block(db: Database) -> None:
     assert await db.read(names) == ["a", "e"]
 
 
-async def test_a_failure_that_is_swallowed_still_ends_the_transaction(db: Database) -> None:
+async def test_failure_that_is_swallowed_still_ends_the_transaction(db: Database) -> None:
     def goes_on(tx: Transaction) -> None:
         with pytest.raises(ConstraintViolation, match=": check"):
             add(tx, "a", count=-1)
@@ -574,7 +574,7 @@ async def test_reading_does_not_write(db: Database) -> None:
     assert await db.read(names) == ["b"]
 
 
-async def test_a_function_that_waits_is_refused(db: Database) -> None:
+async def test_function_that_waits_is_refused(db: Database) -> None:
     async def wrong(tx: Transaction) -> None:
         raise AssertionError
 
@@ -582,12 +582,12 @@ async def test_a_function_that_waits_is_refused(db: Database) -> None:
         await db.write(wrong)
 
 
-async def test_stop_iteration_does_not_end_the_one_who_waits(db: Database) -> None:
+async def test_stop_iteration_does_not_end_the_waiting_caller(db: Database) -> None:
     with pytest.raises(RuntimeError, match="StopIteration"):
         await db.write(lambda tx: next(iter(())))
 
 
-async def test_a_read_sees_one_moment(shared_url: str) -> None:
+async def test_read_sees_one_moment(shared_url: str) -> None:
     async with Database(shared_url) as db:
         await db.write(lambda tx: tx.execute("create table t (n bigint)"))
         looked, written = threading.Event(), threading.Event()
@@ -615,7 +615,7 @@ async def test_reads_run_concurrently(shared_url: str) -> None:
 # Cancelling, closing
 
 
-async def test_a_cancelled_write_has_happened_wholly_or_not_at_all(shared_url: str) -> None:
+async def test_cancelled_write_has_happened_wholly_or_not_at_all(shared_url: str) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     def slow(tx: Transaction) -> None:
@@ -637,7 +637,7 @@ async def test_a_cancelled_write_has_happened_wholly_or_not_at_all(shared_url: s
         assert await db.read(lambda tx: tx.fetch_all(int, "select n from t order by n")) == [1, 2]
 
 
-async def test_a_write_that_is_cancelled_before_its_turn_never_runs(sqlite_url: str) -> None:
+async def test_write_that_is_cancelled_before_its_turn_never_runs(sqlite_url: str) -> None:
     async with Database(sqlite_url) as db:
         begun, go_on = threading.Event(), threading.Event()
 
@@ -679,7 +679,7 @@ async def locked_by_another(url: str, table: str) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("looks_first", [False, True])
-async def test_a_write_that_is_cancelled_while_it_waits_for_a_lock_is_not_stored(
+async def test_write_that_is_cancelled_while_it_waits_for_a_lock_is_not_stored(
     shared_url: str, looks_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = threading.Semaphore(0)
@@ -711,7 +711,7 @@ async def test_a_write_that_is_cancelled_while_it_waits_for_a_lock_is_not_stored
         assert await db.read(lambda tx: tx.fetch_all(int, "select n from t order by n")) == [1, 3, 5]
 
 
-async def test_closing_finishes_what_has_begun(shared_url: str) -> None:
+async def test_closing_completes_started_work(shared_url: str) -> None:
     db = await Database(shared_url).open()
     await db.write(lambda tx: tx.execute("create table t (n bigint)"))
     writes = [asyncio.ensure_future(db.write(lambda tx: tx.execute("insert into t (n) values (1)"))) for _ in range(50)]
@@ -754,6 +754,6 @@ def test_importing_portico_does_not_import_a_database() -> None:
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout.strip() == b""
 
 
-def test_the_store_does_not_import_psycopg_before_it_is_needed() -> None:
+def test_store_does_not_import_psycopg_before_it_is_needed() -> None:
     program = "import sys, portico.store.database; print('psycopg' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout.strip() == b"False"

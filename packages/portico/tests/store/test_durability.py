@@ -23,7 +23,7 @@ ROUNDS = times(2, in_a_storm=20)
 TABLES = "create table one (id bigint primary key, text text not null); create table other (id bigint primary key);"
 
 
-async def test_a_commit_waits_for_the_disk(sqlite_url: str) -> None:
+async def test_commit_waits_for_the_disk(sqlite_url: str) -> None:
     """The power cannot be cut in a test; that SQLite was told what to do can be seen."""
     async with Database(sqlite_url) as db:
         told = await db.write(
@@ -101,7 +101,7 @@ async def test_killed_process_loses_no_acknowledged_write(shared_url: str, spawn
     assert len(acknowledged) >= ROUNDS
 
 
-async def test_a_killed_process_does_not_disturb_its_neighbours(shared_url: str, spawn: Callable[..., Any]) -> None:
+async def test_killed_process_does_not_disturb_its_neighbours(shared_url: str, spawn: Callable[..., Any]) -> None:
     async with Database(shared_url) as db:
         await db.write(lambda tx: tx.execute_script(TABLES))
         acknowledged: set[int] = set()
@@ -120,9 +120,7 @@ def _pair(tx: Transaction, id: int) -> None:
     tx.execute("insert into other (id) values (?)", [id])
 
 
-async def test_a_file_that_was_being_written_is_sound(
-    sqlite_url: str, tmp_path: Path, spawn: Callable[..., Any]
-) -> None:
+async def test_file_that_was_being_written_is_sound(sqlite_url: str, tmp_path: Path, spawn: Callable[..., Any]) -> None:
     async with Database(sqlite_url) as db:
         await db.write(lambda tx: tx.execute_script(TABLES))
     for n in range(5):

@@ -83,7 +83,7 @@ async def test_event_overflow_preserves_topics(db: Database) -> None:
         assert {await next_of(events), await next_of(events)} == {Event("a"), Event("b")}
 
 
-async def test_only_who_writes_can_publish(db: Database) -> None:
+async def test_publishing_requires_a_writer(db: Database) -> None:
     with pytest.raises(UsageError, match="only a transaction that writes"):
         await db.read(lambda tx: tx.publish("item"))
 
@@ -144,7 +144,7 @@ async def test_event_of_an_exiting_process_is_received(shared_url: str, spawn: C
         assert {(await next_of(events)).payload for _ in range(2)} == {"a", "b"}
 
 
-async def test_a_process_hears_itself_once(shared_url: str) -> None:
+async def test_process_hears_itself_once(shared_url: str) -> None:
     async with Database(shared_url) as db, db.subscribe("item") as events:
         await tell(db, "item", "1")
         assert await next_of(events) == Event("item", "1")
@@ -176,7 +176,7 @@ async def test_socket_of_a_killed_process_is_removed(
     assert not folder.exists()
 
 
-async def test_a_long_path_does_not_keep_neighbours_apart(tmp_path: Path, spawn: Callable[..., Any]) -> None:
+async def test_long_path_does_not_keep_neighbours_apart(tmp_path: Path, spawn: Callable[..., Any]) -> None:
     folder = tmp_path.joinpath(*["a-folder-with-a-long-name"] * 6)
     folder.mkdir(parents=True)
     child = await spawn("listen", folder / "store.db", "item")
@@ -240,9 +240,7 @@ def packet(*events: Event, number: int = 1) -> bytes:
     return msgspec.json.encode(event_bus.EventPacket("stranger", list(events), number, time.time()))
 
 
-async def test_a_packet_of_a_role_without_the_key_is_not_heard(
-    postgres_url: str, notify: Callable[[str], None]
-) -> None:
+async def test_packet_of_a_role_without_the_key_is_not_heard(postgres_url: str, notify: Callable[[str], None]) -> None:
     async with Database(postgres_url) as ours, Database(postgres_url) as theirs, ours.subscribe("item") as events:
         forged = packet(Event("item", "forged"))
         wrong = SigningKeys([os.urandom(32)]).sign(b"bus packets", forged).hex()
@@ -254,7 +252,7 @@ async def test_a_packet_of_a_role_without_the_key_is_not_heard(
         assert await next_of(events) == Event("item", "honest")
 
 
-async def test_a_copy_of_a_packet_is_not_heard_again(postgres_url: str, notify: Callable[[str], None]) -> None:
+async def test_copy_of_a_packet_is_not_heard_again(postgres_url: str, notify: Callable[[str], None]) -> None:
     copied: list[str] = []
 
     def listen(ready: threading.Event) -> None:
@@ -280,7 +278,7 @@ async def test_a_copy_of_a_packet_is_not_heard_again(postgres_url: str, notify: 
         assert {one.payload for one in found} <= {"", "end"}
 
 
-def test_an_old_packet_and_one_of_a_lower_number_are_hints_without_payloads() -> None:
+def test_old_packet_and_one_of_a_lower_number_are_hints_without_payloads() -> None:
     keys = SigningKeys([os.urandom(32)])
     ours, theirs = event_bus.PacketSignatures(keys), event_bus.PacketSignatures(keys)
 
@@ -296,7 +294,7 @@ def test_an_old_packet_and_one_of_a_lower_number_are_hints_without_payloads() ->
     assert opened(3) == [Event("item", "payload")]
 
 
-async def test_a_packet_from_before_the_receiver_listened_is_a_hint_without_a_payload(
+async def test_packet_from_before_the_receiver_listened_is_a_hint_without_a_payload(
     postgres_url: str, notify: Callable[[str], None]
 ) -> None:
     # A new process knows no numbers, so a copy of a packet that others received would be new to it.
@@ -330,7 +328,7 @@ async def test_unsigned_packet_has_only_topics(
         assert await next_of(events) == Event("item", "own")
 
 
-async def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_folder_that_others_can_write_to_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "store.db-bus").mkdir()
     (tmp_path / "store.db-bus").chmod(0o777)
     async with Database(tmp_path / "store.db") as ours, ours.subscribe("item") as events:

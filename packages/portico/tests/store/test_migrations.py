@@ -83,7 +83,7 @@ async def test_failed_migration_is_rolled_back_and_earlier_ones_remain(url: str,
         assert await notes(db) == ["first", "whole"]
 
 
-async def test_a_database_that_is_newer_than_the_code_is_refused(url: str, folder: Path) -> None:
+async def test_database_that_is_newer_than_the_code_is_refused(url: str, folder: Path) -> None:
     (folder / "0002_more.sql").write_text("insert into note (text) values ('second')")
     async with Database(url) as db:
         await db.migrate("notes", folder)
@@ -110,7 +110,7 @@ def test_migrations_named_adds_only_add() -> None:
         assert all(adds.fullmatch(one) for one in statements if one), path
 
 
-async def test_a_file_that_was_edited_after_it_was_applied_is_refused(url: str, folder: Path) -> None:
+async def test_file_that_was_edited_after_it_was_applied_is_refused(url: str, folder: Path) -> None:
     async with Database(url) as db:
         await db.migrate("notes", folder)
         (folder / "0001_note.sql").write_bytes(FIRST.replace("\n", "\r\n").encode())
@@ -129,7 +129,7 @@ async def test_a_file_that_was_edited_after_it_was_applied_is_refused(url: str, 
         ("0002_one.postgresql.sql", "no variant for sqlite"),
     ],
 )
-async def test_a_folder_that_is_wrong_says_how(folder: Path, name: str, why: str) -> None:
+async def test_folder_that_is_wrong_says_how(folder: Path, name: str, why: str) -> None:
     (folder / name).write_text("select 1")
     async with Database("sqlite://") as db:
         with pytest.raises(UsageError, match=why):
@@ -152,7 +152,7 @@ async def test_triggers_and_strings_with_semicolons_are_one_statement(url: str, 
         assert await notes(db) == ["first", "x;"]
 
 
-async def test_a_table_that_others_refer_to_can_be_rebuilt(url: str, folder: Path) -> None:
+async def test_table_that_others_refer_to_can_be_rebuilt(url: str, folder: Path) -> None:
     (folder / "0002_child.sql").write_text(
         "create table child (note bigint not null references note (id) on delete cascade);"
         "insert into child (note) select id from note;"
@@ -173,7 +173,7 @@ async def test_a_table_that_others_refer_to_can_be_rebuilt(url: str, folder: Pat
             await db.write(lambda tx: tx.execute("insert into child (note) values (77)"))
 
 
-async def test_a_migration_that_leaves_a_reference_to_nothing_is_undone(url: str, folder: Path) -> None:
+async def test_migration_that_leaves_a_reference_to_nothing_is_undone(url: str, folder: Path) -> None:
     (folder / "0002_child.sql").write_text(
         "create table child (note bigint not null references note (id)); insert into child (note) values (77);"
     )

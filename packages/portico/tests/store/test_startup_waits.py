@@ -119,7 +119,7 @@ async def test_starting_server_waits_for_its_store(
 
 
 @pytest.mark.parametrize("url", ["postgresql://127.0.0.1:1/nothing", "postgresql://no-such-host.invalid/x"])
-async def test_an_address_where_nothing_is_is_not_waited_for(url: str) -> None:
+async def test_address_where_nothing_is_is_not_waited_for(url: str) -> None:
     async with asyncio.timeout(TIMEOUT_SECONDS):
         with pytest.raises(DatabaseOpenError):
             await retry_until_ready(Database(url).open)

@@ -78,7 +78,7 @@ async def fill(db: Database, text: str = "x" * 20_000) -> tuple[set[int], int]:
     raise AssertionError("the disk is never full")
 
 
-async def test_a_full_disk_is_a_clear_error_and_nothing_is_lost(tmp_path: Path) -> None:
+async def test_full_disk_is_a_clear_error_and_nothing_is_lost(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         async with Database(disk / "store.db") as db:
             await db.write(lambda tx: tx.execute(TABLE))
@@ -94,7 +94,7 @@ async def test_a_full_disk_is_a_clear_error_and_nothing_is_lost(tmp_path: Path) 
         connection.close()
 
 
-async def test_a_file_that_may_not_grow_is_the_same(sqlite_url: str) -> None:
+async def test_file_that_may_not_grow_is_the_same(sqlite_url: str) -> None:
     async with Database(sqlite_url) as db:
         await db.write(lambda tx: tx.execute(TABLE))
         await db.write(lambda tx: tx.fetch_all(int, "pragma max_page_count = 100"))
@@ -105,7 +105,7 @@ async def test_a_file_that_may_not_grow_is_the_same(sqlite_url: str) -> None:
         assert set(await db.read(ids)) == written | {-1}
 
 
-async def test_a_limit_on_the_size_of_files_is_a_clear_error(sqlite_url: str, spawn: Callable[..., Any]) -> None:
+async def test_limit_on_the_size_of_files_is_a_clear_error(sqlite_url: str, spawn: Callable[..., Any]) -> None:
     async with Database(sqlite_url) as db:
         await db.write(lambda tx: tx.execute(TABLE))
     child = await spawn("fill", sqlite_url, "300000")
@@ -128,7 +128,7 @@ async def test_of_those_that_wait_together_the_small_ones_still_fit(sqlite_url: 
         assert await db.read(ids) == [1, 3]
 
 
-async def test_a_savepoint_does_not_survive_a_full_disk(sqlite_url: str) -> None:
+async def test_savepoint_does_not_survive_a_full_disk(sqlite_url: str) -> None:
     async with Database(sqlite_url) as db:
         await db.write(lambda tx: tx.execute(TABLE))
         await db.write(lambda tx: tx.fetch_all(int, "pragma max_page_count = 50"))
@@ -176,7 +176,7 @@ async def held(tmp_path: Path) -> AsyncIterator[sqlite3.Connection]:
     other.close()
 
 
-async def test_a_file_that_stays_locked_is_a_clear_error(sqlite_url: str, held: sqlite3.Connection) -> None:
+async def test_file_that_stays_locked_is_a_clear_error(sqlite_url: str, held: sqlite3.Connection) -> None:
     async with Database(sqlite_url, timeout=0.1) as db:
         outcomes = await asyncio.gather(*(db.write(insert(id)) for id in range(20)), return_exceptions=True)
         assert all(isinstance(outcome, LockTimeout) for outcome in outcomes)
@@ -186,7 +186,7 @@ async def test_a_file_that_stays_locked_is_a_clear_error(sqlite_url: str, held: 
         assert await db.write(insert(1)) == 1
 
 
-async def test_a_lock_is_waited_for(sqlite_url: str, held: sqlite3.Connection) -> None:
+async def test_lock_is_waited_for(sqlite_url: str, held: sqlite3.Connection) -> None:
     async with Database(sqlite_url) as db:
         writing = asyncio.ensure_future(db.write(insert(1)))
         assert await db.read(ids) == []
@@ -210,7 +210,7 @@ async def test_rows_that_stay_locked_are_a_clear_error(postgres_url: str) -> Non
         assert await db.write(lambda tx: tx.execute("update one set text = 'ours'")) == 1
 
 
-async def test_a_deadlock_is_tried_again(postgres_url: str) -> None:
+async def test_deadlock_is_tried_again(postgres_url: str) -> None:
     async with Database(postgres_url) as db:
         await db.write(lambda tx: tx.execute(TABLE))
         await db.write(lambda tx: (insert(1)(tx), insert(2)(tx)))
@@ -232,7 +232,7 @@ async def test_a_deadlock_is_tried_again(postgres_url: str) -> None:
         assert len(runs) > 2
 
 
-async def test_a_conflict_that_never_ends_is_given_up(postgres_url: str) -> None:
+async def test_conflict_that_never_ends_is_given_up(postgres_url: str) -> None:
     async with Database(postgres_url, timeout=0.2) as db, Database(postgres_url) as other:
         await db.write(lambda tx: tx.execute(TABLE))
         await db.write(insert(1, "0"))
@@ -251,7 +251,7 @@ async def test_a_conflict_that_never_ends_is_given_up(postgres_url: str) -> None
 # Files that are not what they should be
 
 
-async def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+async def test_folder_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere" / "store.db", tmp_path):
         with pytest.raises(DatabaseOpenError, match=str(path)):
             await Database(path).open()
@@ -266,7 +266,7 @@ async def test_file_that_is_not_a_database_is_left_unchanged(tmp_path: Path) -> 
     assert path.read_bytes() == before
 
 
-async def test_a_damaged_file_is_a_clear_error(tmp_path: Path) -> None:
+async def test_damaged_file_is_a_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     async with Database(path) as db:
         await db.write(lambda tx: tx.execute(TABLE))
@@ -293,7 +293,7 @@ def unwritable(path: Path) -> Iterator[None]:
         subprocess.run([*opened, path], check=True)
 
 
-async def test_a_file_that_is_not_to_be_written_to_can_be_read(tmp_path: Path) -> None:
+async def test_file_that_is_not_to_be_written_to_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     async with Database(path) as db:
         await db.write(lambda tx: tx.execute(TABLE))
@@ -314,7 +314,7 @@ async def test_database_files_are_private(tmp_path: Path) -> None:
             assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_file_that_is_moved_away_while_closed_is_begun_again(tmp_path: Path) -> None:
+async def test_file_that_is_moved_away_while_closed_is_begun_again(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     async with Database(path) as db:
         await db.write(lambda tx: tx.execute(TABLE))
@@ -336,7 +336,7 @@ async def test_a_file_that_is_moved_away_while_closed_is_begun_again(tmp_path: P
         "postgresql://somebody:secret@host/nothing?no_such_option=1",
     ],
 )
-async def test_a_server_that_is_not_there_is_a_clear_error_without_the_password(url: str) -> None:
+async def test_server_that_is_not_there_is_a_clear_error_without_the_password(url: str) -> None:
     with pytest.raises(DatabaseOpenError) as failure:
         await Database(url).open()
     assert "PostgreSQL" in str(failure.value)
@@ -365,7 +365,7 @@ async def test_connections_that_were_lost_while_idle_are_made_again(
             assert len(await db.read(ids)) == id + 1
 
 
-async def test_a_transaction_whose_connection_is_lost_before_the_commit_is_run_again(
+async def test_transaction_whose_connection_is_lost_before_the_commit_is_run_again(
     postgres_server: postgres.Server, postgres_url: str
 ) -> None:
     async with Database(postgres_url) as db:
@@ -414,7 +414,7 @@ async def test_killed_process_releases_its_locks(postgres_url: str, monkeypatch:
         assert await other.read(ids) == [12 if then == "commits" else 22]
 
 
-async def test_the_server_may_say_how_long_one_may_be_silent(postgres_url: str) -> None:
+async def test_server_may_say_how_long_one_may_be_silent(postgres_url: str) -> None:
     said = f"{postgres_url}&options=-c%20idle_in_transaction_session_timeout%3D7s"
     for url, lasting in ((postgres_url, "1min"), (said, "7s")):
         async with Database(url) as db:

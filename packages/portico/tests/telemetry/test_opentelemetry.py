@@ -95,7 +95,7 @@ def test_server_span_follows_the_conventions(seen: Receiver) -> None:
     assert "error.type" not in about
 
 
-def test_the_trace_comes_from_meta_or_from_the_headers(seen: Receiver) -> None:
+def test_trace_comes_from_meta_or_from_the_headers(seen: Receiver) -> None:
     inherited = [span for span in _named(seen, "watched", "tools/call double") if span.trace_id.hex() == TRACE]
     assert [span.parent_span_id.hex() for span in inherited] == ["b7ad6b7169203331"] * 2
 

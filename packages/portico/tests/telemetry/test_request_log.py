@@ -65,7 +65,7 @@ def test_request_log_line_has_caller_target_and_outcome(lines: list[dict[str, An
     }
 
 
-def test_a_refusal_is_reported_from_an_accident_whose_traceback_has_the_same_id(lines: list[dict[str, Any]]) -> None:
+def test_unexpected_error_is_logged_with_the_reported_id(lines: list[dict[str, Any]]) -> None:
     assert _of(lines, "refuse")["outcome"] == "tool_error"
     broken = _of(lines, "breaks")
     assert (broken["outcome"], broken["revision"]) == ("KeyError", "2025-06-18")
@@ -74,7 +74,7 @@ def test_a_refusal_is_reported_from_an_accident_whose_traceback_has_the_same_id(
     assert "KeyError: 'nothing'" in error["exception"]
 
 
-def test_a_traceback_begins_at_the_authors_frame(lines: list[dict[str, Any]]) -> None:
+def test_traceback_begins_at_the_authors_frame(lines: list[dict[str, Any]]) -> None:
     (error,) = [line for line in lines if line["level"] == "error"]
     files = re.findall(r'File "(.*?)"', error["exception"])
     assert files == [str(SERVED)] * 2
@@ -109,7 +109,7 @@ def test_stdio_request_log_is_off_by_default(env: dict[str, str]) -> None:
     assert _on_stdio(**env).stderr == ""
 
 
-def test_a_level_asks_for_lines_of_text_on_stdio() -> None:
+def test_level_asks_for_lines_of_text_on_stdio() -> None:
     done = _on_stdio("--log-level", "info")
     lines = done.stderr.splitlines()
     assert re.fullmatch(r"\S+Z tools/call double ok \d+\.\d\dms \d+B client=me/1 revision=2025-06-18", lines[-1])
@@ -154,7 +154,7 @@ def test_on_a_terminal_a_server_over_http_shows_its_requests(tmp_path: Path) -> 
         assert not terminal.closed
 
 
-def test_the_traceback_of_ones_own_file_is_shown_at_once() -> None:
+def test_traceback_of_ones_own_file_is_shown_at_once() -> None:
     done = call(str(SERVED), "breaks")
     assert done.returncode == 1
     assert re.findall(r'File "(.*?)"', done.stderr) == [str(SERVED)] * 2
@@ -176,7 +176,7 @@ def _record(*, failing: bool) -> logging.LogRecord:
 
 @pytest.mark.parametrize("failing", [False, True])
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_a_record_cannot_forge_lines_or_control_a_terminal(form: str, failing: bool) -> None:
+def test_record_cannot_forge_lines_or_control_a_terminal(form: str, failing: bool) -> None:
     text = create_formatter(form).format(_record(failing=failing))
     assert not RAW.search(text)
     text.encode()
@@ -190,7 +190,7 @@ def test_a_record_cannot_forge_lines_or_control_a_terminal(form: str, failing: b
 
 
 @pytest.mark.parametrize("words", [[], ["--log-level", "info"]])
-def test_the_log_of_a_command_is_escaped(tmp_path: Path, words: list[str]) -> None:
+def test_log_of_a_command_is_escaped(tmp_path: Path, words: list[str]) -> None:
     """With and without a line for each request."""
     file = tmp_path / "hostile.py"
     file.write_text(

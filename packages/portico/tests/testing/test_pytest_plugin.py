@@ -101,7 +101,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_project_uses_everything(project: Path) -> None:
+def test_project_uses_everything(project: Path) -> None:
     missing = run(project)
     assert len(re.findall("snapshot .* not found: run pytest with --update-snapshots", missing.stdout)) >= 2
     written = run(project, "--update-snapshots")

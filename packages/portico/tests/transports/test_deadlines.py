@@ -36,7 +36,7 @@ async def test_each_ends_when_its_own_time_is_over() -> None:
     limits.close()
 
 
-async def test_one_that_is_cancelled_from_outside_is_cancelled() -> None:
+async def test_external_cancellation_cancels_the_task() -> None:
     limits = DeadlineScheduler()
     task = asyncio.create_task(wait(limits, LONG))
     await asyncio.sleep(0)

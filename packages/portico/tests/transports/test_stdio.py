@@ -131,7 +131,7 @@ LOOPS = pytest.mark.parametrize("flags", [(), ("--asyncio",)], ids=["uvloop", "a
 
 
 @LOOPS
-def test_a_call_is_answered(start: Start, flags: tuple[str, ...]) -> None:
+def test_call_is_answered(start: Start, flags: tuple[str, ...]) -> None:
     child = start(*flags)
     send(child, call(1, "echo", text="hi"))
     assert receive(child)["result"]["content"] == [{"type": "text", "text": "hi"}]
@@ -158,9 +158,7 @@ def test_prints_of_python_and_of_c_land_on_stderr(start: Start) -> None:
 
 
 @LOOPS
-def test_a_line_that_is_too_long_is_refused_skipped_and_the_next_one_served(
-    start: Start, flags: tuple[str, ...]
-) -> None:
+def test_line_that_is_too_long_is_refused_skipped_and_the_next_one_served(start: Start, flags: tuple[str, ...]) -> None:
     child = start("--short", *flags)
     send(child, b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"' + b"y" * 1_000_000 + b'"}}\n', PING)
     refusal, pong = receive(child), receive(child)
@@ -170,7 +168,7 @@ def test_a_line_that_is_too_long_is_refused_skipped_and_the_next_one_served(
     assert pong == {"jsonrpc": "2.0", "id": 99, "result": {}}
 
 
-def test_a_message_of_four_megabytes_is_served(start: Start) -> None:
+def test_message_of_four_megabytes_is_served(start: Start) -> None:
     child = start()
     text = "x" * (MAX_MESSAGE_BYTES - 200)
     send(child, call(1, "echo", text=text))
@@ -184,7 +182,7 @@ def test_crlf_and_blank_lines_are_no_messages(start: Start) -> None:
 
 
 @LOOPS
-def test_a_last_line_without_a_newline_is_served(start: Start, flags: tuple[str, ...]) -> None:
+def test_last_line_without_a_newline_is_served(start: Start, flags: tuple[str, ...]) -> None:
     child = start(*flags)
     send(child, json.dumps(PING).encode())
     out, _ = child.communicate(timeout=10)
@@ -210,7 +208,7 @@ def test_calls_in_flight_at_the_end_of_input_are_given_a_moment(start: Start) ->
 
 @LOOPS
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_process_with_status_zero(start: Start, flags: tuple[str, ...], number: int) -> None:
+def test_signal_ends_the_process_with_status_zero(start: Start, flags: tuple[str, ...], number: int) -> None:
     child = start(*flags)
     child.send_signal(number)
     assert child.wait(timeout=10) == 0
@@ -233,20 +231,20 @@ def start_one_that_is_asked_to_end_while_it_is_busy(start: Start, tool: str) -> 
     return child
 
 
-def test_a_second_signal_does_not_wait_for_the_calls_in_flight(start: Start) -> None:
+def test_second_signal_does_not_wait_for_the_calls_in_flight(start: Start) -> None:
     child = start_one_that_is_asked_to_end_while_it_is_busy(start, "slow")
     child.send_signal(signal.SIGTERM)
     assert child.wait(timeout=4) == 0
 
 
-def test_a_body_that_blocks_a_thread_does_not_hold_the_process(start: Start) -> None:
+def test_body_that_blocks_a_thread_does_not_hold_the_process(start: Start) -> None:
     child = start_one_that_is_asked_to_end_while_it_is_busy(start, "blocked")
     child.send_signal(signal.SIGTERM)
     assert child.wait(timeout=15) == 0
 
 
 @LOOPS
-def test_a_closed_stdout_ends_the_process_quietly(start: Start, flags: tuple[str, ...]) -> None:
+def test_closed_stdout_ends_the_process_quietly(start: Start, flags: tuple[str, ...]) -> None:
     child = start(*flags)
     assert child.stdout is not None
     child.stdout.close()
@@ -259,7 +257,7 @@ def test_a_closed_stdout_ends_the_process_quietly(start: Start, flags: tuple[str
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="a dead parent is noticed through a pidfd, which Linux has")
-def test_a_dead_parent_ends_the_process_although_its_input_stays_open(script: Path) -> None:
+def test_dead_parent_ends_the_process_although_its_input_stays_open(script: Path) -> None:
     reading, writing = os.pipe()
     middle = (
         "import os, subprocess, sys, time\n"
@@ -312,7 +310,7 @@ def _ended(pidfd: int, seconds: float) -> bool:
 
 
 @LOOPS
-def test_a_client_that_does_not_read_is_not_read_from_and_memory_stays_bounded(
+def test_client_that_does_not_read_is_not_read_from_and_memory_stays_bounded(
     start: Start, flags: tuple[str, ...]
 ) -> None:
     child = start(*flags)

@@ -80,7 +80,7 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-def test_the_client_and_its_use_type_check(generated: Path) -> None:
+def test_client_and_its_use_type_check(generated: Path) -> None:
     (generated / "use.py").write_text(USE)
     assert type_checked(generated, "shop_client.py", "use.py") == ""
 
@@ -91,7 +91,7 @@ def test_misuse_does_not_type_check(generated: Path) -> None:
     assert [int(line.split(":")[1]) for line in said.splitlines() if ": error:" in line] == [5, 6, 7, 8, 9, 10]
 
 
-async def test_the_client_works_against_a_live_server(generated: Path, shop: Server) -> None:
+async def test_client_works_against_a_live_server(generated: Path, shop: Server) -> None:
     module = load(generated / "shop_client.py")
     for revision in ("2025-06-18", "2025-11-25", "2026-07-28"):
         async with Client(shop, protocol_version=revision) as client:
@@ -104,7 +104,7 @@ async def test_the_client_works_against_a_live_server(generated: Path, shop: Ser
     assert module.VERSIONS["buy"] == "2.1.0"
 
 
-async def test_an_optional_parameter_more_and_a_field_more_do_not_break_an_old_client(generated: Path) -> None:
+async def test_optional_parameter_more_and_a_field_more_do_not_break_an_old_client(generated: Path) -> None:
     newer = Server("shop")
 
     @newer.tool
@@ -153,7 +153,7 @@ TYPES: list[tuple[Any, str, str]] = [
 
 
 @pytest.mark.parametrize("schema, in_python, in_typescript", TYPES)
-def test_a_schema_is_a_type(schema: Any, in_python: str, in_typescript: str) -> None:
+def test_schema_is_a_type(schema: Any, in_python: str, in_typescript: str) -> None:
     entry = {"name": "t", "inputSchema": {"type": "object", "properties": {"x": schema}, "required": ["x"]}}
     contract = contract_from_tools([{**entry, "outputSchema": schema}], server="s")
     made = build_client_model(contract, contract.tools)
@@ -242,7 +242,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 @settings(max_examples=80, deadline=None)
 @given(ARGUMENTS, st.none() | SCHEMAS, st.text(max_size=20), st.text(max_size=20))
-def test_whatever_is_promised_compiles(arguments: Any, output: Any, name: str, words: str) -> None:
+def test_generated_code_compiles(arguments: Any, output: Any, name: str, words: str) -> None:
     entry = {"name": name, "description": words, "inputSchema": arguments, "outputSchema": output}
     contract = contract_from_tools([entry, {**entry, "name": words}], server=words, version=name)
     made = build_client_model(contract, contract.tools)
@@ -253,12 +253,12 @@ def test_whatever_is_promised_compiles(arguments: Any, output: Any, name: str, w
 @pytest.mark.parametrize(
     "name", ["False", "None", "True", "Any", "Client", "Error", "Promise", "class", "", "1", "TypedDict"]
 )
-def test_a_server_may_be_called_like_something_else(name: str) -> None:
+def test_server_may_be_called_like_something_else(name: str) -> None:
     contract = contract_from_tools([{"name": name, "inputSchema": {}}, {"name": "x", "inputSchema": {}}], server=name)
     compile(generate_python(build_client_model(contract, contract.tools)), "generated", "exec", dont_inherit=True)
 
 
-def test_a_schema_without_end_is_written_in_bounds() -> None:
+def test_schema_without_end_is_written_in_bounds() -> None:
     deep: Any = {"type": "object", "properties": {"x": {"type": "string"}}}
     for _ in range(60):
         deep = {"type": "object", "properties": {"a": deep, "b": {"type": "array", "items": {"$ref": "#"}}}}
@@ -266,7 +266,7 @@ def test_a_schema_without_end_is_written_in_bounds() -> None:
     assert len(generate_python(build_client_model(contract, contract.tools))) < 200_000
 
 
-def test_a_type_that_contains_itself_without_a_name_is_anything() -> None:
+def test_type_that_contains_itself_without_a_name_is_anything() -> None:
     reference = {"$ref": "#/$defs/json"}
     options = [
         {"type": "string"},

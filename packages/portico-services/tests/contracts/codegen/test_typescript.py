@@ -165,7 +165,7 @@ async def client(shop: Server) -> str:
     return written(await invoker.fetch_contract(shop))
 
 
-def test_the_client_type_checks_with_both_official_clients(compiled: Compile, client: str) -> None:
+def test_client_type_checks_with_both_official_clients(compiled: Compile, client: str) -> None:
     assert compiled({"shop.ts": client, "use.ts": USE}) == ""
 
 
@@ -173,11 +173,11 @@ def test_misuse_does_not_type_check(compiled: Compile, client: str) -> None:
     assert compiled({"shop.ts": client, "misuse.ts": MISUSE}) == ""
 
 
-def test_the_compiler_is_really_asked(compiled: Compile) -> None:
+def test_compiler_is_really_asked(compiled: Compile) -> None:
     assert "TS2322" in compiled({"wrong.ts": 'export const wrong: number = "text";\n'})
 
 
-def test_the_client_works_against_a_live_server(packages: node.Packages, project: Path, client: str) -> None:
+def test_client_works_against_a_live_server(packages: node.Packages, project: Path, client: str) -> None:
     (project / "shop.ts").write_text(client)
     (project / "run.ts").write_text(RUN)
     (project / "server.py").write_text(SERVER.format(support=str(SUPPORT.parent)))
@@ -204,7 +204,7 @@ def test_jsdoc_matches_the_schema(client: str) -> None:
     assert "   * @param args.product What to buy" in client
 
 
-def test_whatever_is_promised_type_checks(compiled: Compile) -> None:
+def test_generated_code_type_checks(compiled: Compile) -> None:
     """All schemas in one go: the compiler takes long to start."""
     listed: list[dict[str, Any]] = []
 

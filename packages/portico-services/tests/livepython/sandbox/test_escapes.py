@@ -136,7 +136,7 @@ def left_behind() -> set[int]:
     return found
 
 
-async def test_a_session_cannot_see_another(prisoner: WorkerDialog) -> None:
+async def test_session_cannot_see_another(prisoner: WorkerDialog) -> None:
     await prisoner.run("secret = 'mine'; open('file', 'w').write('mine')", session="one")
     assert "NameError" in await prisoner.text("secret", session="two")
     home = json.loads(

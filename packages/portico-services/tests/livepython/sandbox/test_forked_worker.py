@@ -33,7 +33,7 @@ def is_gone(pid: int) -> bool:
     return str(pid) not in os.listdir("/proc")
 
 
-async def test_a_server_on_stdio_answers_while_code_runs(spawn: Callable[..., Any]) -> None:
+async def test_server_on_stdio_answers_while_code_runs(spawn: Callable[..., Any]) -> None:
     child = await spawn("serve", EXAMPLE)
     await child.initialize(REVISION)
     assert (await child.request("tools/call", evaluate("3 + 4")))["result"]["content"][0]["text"] == "7"

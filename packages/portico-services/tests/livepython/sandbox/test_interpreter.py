@@ -40,7 +40,7 @@ def refusal(image: Interpreter, code: str) -> str:
     return str(caught.value)
 
 
-def test_the_value_is_that_of_the_last_expression(image: Interpreter) -> None:
+def test_value_is_that_of_the_last_expression(image: Interpreter) -> None:
     assert text(image, "3 + 4") == "7"
     assert text(image, "x = 5\ny = 6\nx * y") == "30"
     assert text(image, "'a'") == "'a'"
@@ -120,7 +120,7 @@ def test_classes_of_the_session_behave_as_in_a_module(image: Interpreter) -> Non
         ),
     ],
 )
-def test_a_failure_is_reported_in_the_lines_that_are_the_users(
+def test_failure_is_reported_in_the_lines_that_are_the_users(
     image: Interpreter, code: str, lines: list[str] | None
 ) -> None:
     told = refusal(image, code)
@@ -148,7 +148,7 @@ def test_deep_recursion_is_reported_in_a_few_lines(image: Interpreter) -> None:
     assert any("more" in line for line in told)
 
 
-def test_an_exception_that_cannot_speak_is_named(image: Interpreter) -> None:
+def test_exception_that_cannot_speak_is_named(image: Interpreter) -> None:
     code = "class E(Exception):\n  def __str__(self): raise E\nraise E"
     assert refusal(image, code).splitlines()[0] == "E"
 
@@ -158,7 +158,7 @@ def test_failing_repr_is_reported(image: Interpreter) -> None:
     assert text(image, code) == "<A object, and its repr failed: ValueError>"
 
 
-def test_a_long_value_is_cut_off(image: Interpreter) -> None:
+def test_long_value_is_cut_off(image: Interpreter) -> None:
     shown = text(image, "'x' * 1000")
     assert shown is not None
     assert shown.endswith("\n[… 802 more characters]")
@@ -186,11 +186,11 @@ def test_half_a_character_can_be_shown(image: Interpreter) -> None:
         ("class D(dict): pass\nD()", None),
     ],
 )
-def test_a_value_is_json_if_it_is_json(image: Interpreter, code: str, expected: Any) -> None:
+def test_value_is_json_if_it_is_json(image: Interpreter, code: str, expected: Any) -> None:
     assert value(image, code) == expected
 
 
-def test_a_value_is_json_up_to_a_length_and_a_depth() -> None:
+def test_value_is_json_up_to_a_length_and_a_depth() -> None:
     assert to_json_or_none("x" * 10, 12) == '"xxxxxxxxxx"'
     assert to_json_or_none("x" * 11, 12) is None
     assert to_json_or_none([0] * 1000, 100) is None
@@ -200,7 +200,7 @@ def test_a_value_is_json_up_to_a_length_and_a_depth() -> None:
     assert to_json_or_none(nested, 10_000) is None
 
 
-def test_a_frame_is_a_table() -> None:
+def test_frame_is_a_table() -> None:
     frame = type(
         "DataFrame",
         (),
@@ -269,6 +269,6 @@ def test_open_figures_are_shown_and_closed(image: Interpreter, monkeypatch: pyte
     assert image.handle("evaluate", {"expression": "1"})["pictures"] == []
 
 
-def test_an_operation_that_is_not_there_is_refused(image: Interpreter) -> None:
+def test_operation_that_is_not_there_is_refused(image: Interpreter) -> None:
     with pytest.raises(InspectionError, match="Unknown operation"):
         image.handle("format_disk", {})

@@ -162,7 +162,7 @@ async def test_timeout_is_reported_in_the_error_metadata(
 
 
 @jail_only
-async def test_an_interrupt_is_for_one_expression(talk: Begin) -> None:
+async def test_interrupt_is_for_one_expression(talk: Begin) -> None:
     """Whenever it comes: before, while and after the code runs, and while the answer is written."""
     live = await talk()
     await live.run("x = 0")
@@ -175,7 +175,7 @@ async def test_an_interrupt_is_for_one_expression(talk: Begin) -> None:
 
 
 @jail_only
-async def test_an_interrupt_that_code_holds_back_is_not_for_the_next_expression(talk: Begin) -> None:
+async def test_interrupt_that_code_holds_back_is_not_for_the_next_expression(talk: Begin) -> None:
     live = await talk()
     told = await live.text(
         "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
@@ -220,7 +220,7 @@ ATTACHED = ("a loop", "an await", "a loop in an await", "one that catches the fi
 
 
 @pytest.mark.parametrize("code", [YIELDING[name] for name in ATTACHED], ids=ATTACHED)
-async def test_an_application_goes_on_after_code_that_was_stopped(attached: WorkerDialog, code: str) -> None:
+async def test_application_goes_on_after_code_that_was_stopped(attached: WorkerDialog, code: str) -> None:
     assert "The session 'main' still has its names" in await attached.text(code, timeout=0.1)
     calling = asyncio.ensure_future(attached.run(code, timeout=60))
     await wait_until(lambda: attached.live._client.interpreters.sessions(None)[0].busy)
@@ -228,7 +228,7 @@ async def test_an_application_goes_on_after_code_that_was_stopped(attached: Work
     assert await attached.text("x") == "5"
 
 
-async def test_an_interrupt_is_for_one_expression_of_an_application(attached: WorkerDialog) -> None:
+async def test_interrupt_is_for_one_expression_of_an_application(attached: WorkerDialog) -> None:
     for turn in range(40):
         calling = asyncio.ensure_future(attached.run("for _ in range(20000): pass"))
         await asyncio.sleep(turn / 10_000)

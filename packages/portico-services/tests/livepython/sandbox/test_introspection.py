@@ -112,7 +112,7 @@ def test_classes_of_python_are_found_by_name(image: Interpreter, name: str) -> N
     assert ask(image, "class_details", className=name)["name"] == name.rpartition(".")[2]
 
 
-def test_a_short_name_is_enough_if_there_is_one(image: Interpreter) -> None:
+def test_short_name_is_enough_if_there_is_one(image: Interpreter) -> None:
     ask(image, "evaluate", expression="import json.decoder")
     assert ask(image, "class_details", className="JSONDecodeError")["module"] == "json.decoder"
 
@@ -134,7 +134,7 @@ def test_unknown_class_error_suggests_names(image: Interpreter, name: str, words
     assert words in refusal(image, "class_details", className=name)
 
 
-def test_a_name_that_several_classes_have_is_asked_for_in_full(image: Interpreter) -> None:
+def test_name_that_several_classes_have_is_asked_for_in_full(image: Interpreter) -> None:
     ask(
         image, "evaluate", expression="import tarfile, shutil, email.errors, http.client, socket, ssl, json, subprocess"
     )
@@ -142,7 +142,7 @@ def test_a_name_that_several_classes_have_is_asked_for_in_full(image: Interprete
     assert "is ambiguous" in refusal(image, "class_details", className="LifoQueue")
 
 
-def test_the_source_of_a_method_is_its_source(image: Interpreter) -> None:
+def test_source_of_a_method_is_its_source(image: Interpreter) -> None:
     found = ask(image, "method_source", className="Point3", selector="distance")
     assert found["definedIn"] == "Point"
     assert found["line"] == 15
@@ -177,7 +177,7 @@ def test_number_of_search_results_is_limited(image: Interpreter) -> None:
     assert len(found["methods"]) <= 200 < found["total"]
 
 
-def test_the_classes_of_a_package_are_listed_without_importing_it_all(image: Interpreter) -> None:
+def test_classes_of_a_package_are_listed_without_importing_it_all(image: Interpreter) -> None:
     names = {one["qualifiedName"] for one in ask(image, "list_classes", package="xml")["classes"]}
     assert {"xml.dom.minidom.Document", "xml.sax.handler.ContentHandler"} <= names
     own = [one["name"] for one in ask(image, "list_classes", package="__main__")["classes"]]
@@ -185,7 +185,7 @@ def test_the_classes_of_a_package_are_listed_without_importing_it_all(image: Int
 
 
 @pytest.mark.parametrize("name", ["no_such_package", "json.nothing", "", "../etc", "a b"])
-def test_a_package_that_is_not_there_is_refused(image: Interpreter, name: str) -> None:
+def test_package_that_is_not_there_is_refused(image: Interpreter, name: str) -> None:
     if name:
         assert name in refusal(image, "list_classes", package=name)
     else:

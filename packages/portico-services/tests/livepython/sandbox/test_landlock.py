@@ -75,7 +75,7 @@ def test_arguments_are_never_executed() -> None:
         assert not rights & landlock.WRITE_FILE or path in ("/scratch", "/dev/null")
 
 
-def test_a_project_that_is_installed_for_editing_is_not_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_project_that_is_installed_for_editing_is_not_readable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend("/somewhere/project")
     assert "/somewhere/project" not in landlock.python_directories()
     assert "/somewhere/project" in landlock.python_directories(["/somewhere/project"])

@@ -122,15 +122,13 @@ def test_all_changes_make_one_patch_that_can_be_applied(image: Interpreter, tmp_
     )
 
 
-def test_a_class_that_is_defined_again_has_no_changes(image: Interpreter) -> None:
+def test_class_that_is_defined_again_has_no_changes(image: Interpreter) -> None:
     image.define_method("Account", "def pay(self, amount): ...")
     image.evaluate("class Account: ...")
     assert image.list_changes()["total"] == 0
 
 
-def test_the_patch_of_a_package_can_be_applied(
-    image: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_patch_of_a_package_can_be_applied(image: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "src" / "shop_of_tests" / "prices.py"
     source.parent.mkdir(parents=True)
     (source.parent / "__init__.py").write_text("")
@@ -148,7 +146,7 @@ def test_the_patch_of_a_package_can_be_applied(
     assert source.read_text().endswith("            return RATE * 2\n")
 
 
-def test_the_patch_is_of_the_class_that_there_is(image: Interpreter) -> None:
+def test_patch_is_of_the_class_that_there_is(image: Interpreter) -> None:
     with pytest.raises(ZeroDivisionError):
         image.evaluate("1 / 0\nclass Account:\n    def never(self): ...")
     image.define_method("Account", "def pay(self, amount): return 7")
@@ -209,7 +207,7 @@ def kiosk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name, None)
 
 
-def test_a_function_of_a_module_is_read_and_changed(image: Interpreter, kiosk: Path) -> None:
+def test_function_of_a_module_is_read_and_changed(image: Interpreter, kiosk: Path) -> None:
     found = image.handle("method_source", {"className": "kiosk.util", "selector": "total"})
     assert (found["className"], found["kind"], found["line"]) == ("kiosk.util", "function", 4)
     assert "sum(prices) * RATE" in found["source"]
@@ -224,7 +222,7 @@ def test_a_function_of_a_module_is_read_and_changed(image: Interpreter, kiosk: P
     assert "max(prices)" in image.handle("method_source", {"className": "kiosk.cart", "selector": "total"})["source"]
 
 
-def test_a_changed_function_is_in_the_patch(image: Interpreter, kiosk: Path) -> None:
+def test_changed_function_is_in_the_patch(image: Interpreter, kiosk: Path) -> None:
     image.define_method("kiosk.util", "def total(prices):\n    return max(prices) * RATE")
     image.define_method("kiosk.util", "def fresh():\n    return 3")
     subprocess.run(["git", "init", "-q"], cwd=kiosk, check=True)
@@ -235,7 +233,7 @@ def test_a_changed_function_is_in_the_patch(image: Interpreter, kiosk: Path) -> 
     assert text.endswith("def last():\n    return 1\n\n\ndef fresh():\n    return 3\n")
 
 
-def test_a_function_of_the_session_is_changed(image: Interpreter) -> None:
+def test_function_of_the_session_is_changed(image: Interpreter) -> None:
     image.evaluate("def greet(): return 'hi'")
     image.define_method("__main__", "def greet():\n    return 'hello'")
     assert value(image, "greet()") == "'hello'"
@@ -243,7 +241,7 @@ def test_a_function_of_the_session_is_changed(image: Interpreter) -> None:
     assert "+++ b/greet.py" in image.list_changes()["patch"]
 
 
-def test_a_class_is_found_before_a_module_of_the_same_name(image: Interpreter) -> None:
+def test_class_is_found_before_a_module_of_the_same_name(image: Interpreter) -> None:
     image.evaluate("import datetime as dates")
     found = image.handle("search_methods", {"pattern": "isoformat*", "className": "datetime"})
     assert [one["className"] for one in found["methods"]] == ["datetime"]
@@ -270,7 +268,7 @@ def test_invalid_function_leaves_the_module_unchanged(image: Interpreter, kiosk:
 # Undoing
 
 
-def test_a_change_is_undone(image: Interpreter) -> None:
+def test_change_is_undone(image: Interpreter) -> None:
     for amount in (1, 2):
         image.define_method("Account", f"def pay(self, amount):\n    return {amount}")
     asked = {"className": "Account", "selector": "pay"}

@@ -26,7 +26,7 @@ def test_disk_usage_counts_allocated_blocks(tmp_path: Path) -> None:
     assert 100_000 <= used < 10**6
 
 
-def test_a_symlink_is_an_entry_and_not_followed(tmp_path: Path) -> None:
+def test_symlink_is_an_entry_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "big").write_bytes(bytes(10**6))
     (tmp_path / "inside").mkdir()
@@ -53,7 +53,7 @@ def test_disk_usage_includes_deleted_files_that_are_still_open(tmp_path: Path) -
     assert after - before >= 10**6
 
 
-def test_a_directory_deeper_than_any_path_is_removed(tmp_path: Path) -> None:
+def test_directory_deeper_than_any_path_is_removed(tmp_path: Path) -> None:
     home = os.getcwd()
     top = tmp_path / "top"
     top.mkdir()
@@ -80,7 +80,7 @@ def test_remove_tree_does_not_follow_symlinks(tmp_path: Path) -> None:
     assert (tmp_path / "outside" / "file").exists()
 
 
-def test_a_directory_that_not_even_its_owner_may_enter_is_removed(tmp_path: Path) -> None:
+def test_directory_that_not_even_its_owner_may_enter_is_removed(tmp_path: Path) -> None:
     top = tmp_path / "top"
     (top / "a" / "b").mkdir(parents=True)
     (top / "a" / "b" / "file").touch()

@@ -54,7 +54,7 @@ def says(request: pytest.FixtureRequest) -> Callable[..., int]:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_a_jump_stays_inside_the_program(name: str) -> None:
+def test_jump_stays_inside_the_program(name: str) -> None:
     code = seccomp.build_filter(ARCHITECTURES[name], PID, threads=True)
     assert len(code) < 4096
     for at, (op, yes, no, _) in enumerate(code):
@@ -107,7 +107,7 @@ def test_files_are_opened_with_a_name_and_not_emptied_by_readers(says: Callable[
         assert says("openat", 0, 0, flags) == RET_EPERM
 
 
-def test_a_pair_of_sockets_is_a_stream_and_stays_one(says: Callable[..., int]) -> None:
+def test_pair_of_sockets_is_a_stream_and_stays_one(says: Callable[..., int]) -> None:
     assert says("socketpair", 1, 1 | 0o2000000) == RET_ALLOW
     for family, kind in ((1, 2), (1, 5), (2, 1), (16, 3), (1, 3)):
         assert says("socketpair", family, kind) == RET_EPERM

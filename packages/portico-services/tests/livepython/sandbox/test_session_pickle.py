@@ -189,7 +189,7 @@ def test_object_raising_system_exit_does_not_prevent_restoring(fresh: Any) -> No
     assert "x" in back and failed["sly"] == "SystemExit: 1"
 
 
-def test_a_definition_that_needs_a_value_waits_for_it(fresh: Any) -> None:
+def test_definition_that_needs_a_value_waits_for_it(fresh: Any) -> None:
     image, other = fresh(), fresh()
     image.evaluate("rates = {'a': 2}\ndef price(x, rates=rates): return x * rates['a']")
     assert moved(image, other)["failed"] == []
@@ -237,7 +237,7 @@ def test_second_of_two_concurrent_restores_is_refused(fresh: Any) -> None:
         other.restore()
 
 
-def test_a_value_that_is_never_written_is_left_out_and_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_that_is_never_written_is_left_out_and_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     class Endless:
         def __getstate__(self) -> None:
             while True:

@@ -200,7 +200,7 @@ async def test_output_message_ends_a_worker_with_a_separate_output_pipe(worker: 
     assert (await ended(task)).reason == UNSOLICITED_REPLY
 
 
-async def test_a_flood_of_output_is_the_end(worker: PythonWorker, puppet: Puppet) -> None:
+async def test_flood_of_output_is_the_end(worker: PythonWorker, puppet: Puppet) -> None:
     task = await asked(worker, puppet)
     puppet.print(b"x" * 2000)
     end = await ended(task)

@@ -80,7 +80,7 @@ def settings(endpoint: Endpoint, **more: Any) -> dict[str, Any]:
     return {"url": endpoint.url, "name": "small", "timeout": 20, **more}
 
 
-async def test_an_endpoint_is_asked_where_the_client_has_no_model(serving: Serving, endpoint: Endpoint) -> None:
+async def test_endpoint_is_asked_where_the_client_has_no_model(serving: Serving, endpoint: Endpoint) -> None:
     client = await serving(model=settings(endpoint), tools="all")
     id = (await call_tool(client, "memory_capture", **CAPTURE))["id"]
     enriched = await call_tool(client, "memory_enrich", memory_id=id)
@@ -148,7 +148,7 @@ async def test_model_specific_token_parameter_is_used(endpoint: Endpoint) -> Non
     assert [one.get("max_completion_tokens") for one in endpoint.asked] == [None, 100]
 
 
-async def test_an_answer_without_end_is_not_read(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answer_without_end_is_not_read(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_models, "MAX_RESPONSE_BYTES", 1000)
     endpoint.says = "x" * 100_000
     with pytest.raises(ModelError):

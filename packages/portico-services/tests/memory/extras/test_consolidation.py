@@ -47,7 +47,7 @@ async def test_expired_memories_are_collected(memories: MemoryStore, monkeypatch
     assert (await garbage_collection.collect_garbage(memories, dry_run=False)).expired == 0
 
 
-async def test_a_finished_branch_is_archived_and_old_deletions_are_purged(
+async def test_finished_branch_is_archived_and_old_deletions_are_purged(
     memories: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     branched = await capture_memory(memories, "on a branch", branch="feature")
@@ -92,7 +92,7 @@ def everything_in(folder: Path) -> bytes:
 
 
 @pytest.mark.parametrize("format", ["jsonl", "markdown"])
-async def test_an_export_is_imported_as_it_was(
+async def test_export_is_imported_as_it_was(
     memories: MemoryStore, tmp_path: Path, format: serialization.ExportFormat
 ) -> None:
     tricky = [
@@ -119,7 +119,7 @@ async def test_an_export_is_imported_as_it_was(
         assert [hit.record for hit in there.hits] == [hit.record for hit in here.hits]
 
 
-async def test_an_import_screens_a_label_once(memories: MemoryStore) -> None:
+async def test_import_screens_a_label_once(memories: MemoryStore) -> None:
     screened: list[str] = []
 
     def screen(text: str) -> tuple[str, list[str]]:
@@ -233,7 +233,7 @@ async def test_summary_is_stored_as_a_separate_memory(memories: MemoryStore) -> 
 
 
 @pytest.mark.parametrize("strategy", ["merge", "summarize", "dedupe"])
-async def test_a_run_from_before_runs_had_a_table_is_known(url: str, strategy: consolidation.Strategy) -> None:
+async def test_run_from_before_runs_had_a_table_is_known(url: str, strategy: consolidation.Strategy) -> None:
     def forget_table(tx: Transaction) -> None:
         tx.execute("drop table memory_consolidated")
         tx.execute("delete from portico_migration where name = '0005_consolidations'")
@@ -256,7 +256,7 @@ async def test_a_run_from_before_runs_had_a_table_is_known(url: str, strategy: c
         assert set(await consolidation.undo_consolidation(memories, done.run)) >= set(done.superseded)
 
 
-async def test_a_plan_that_is_out_of_date_does_nothing(memories: MemoryStore) -> None:
+async def test_plan_that_is_out_of_date_does_nothing(memories: MemoryStore) -> None:
     kept = [await capture_memory(memories, text, "learnings", on_duplicate="keep") for text in TWINS]
     plan = await consolidation.plan_consolidation(memories, memories.filter(""), strategy="dedupe", similarity=0.6)
     await memories.update(kept[0].id, tags=["changed"])
@@ -340,7 +340,7 @@ async def test_consolidate_compares_memories_that_were_imported(serving: Serving
     assert len((await call_tool(client, "memory_consolidate"))["left_out"]) == 2
 
 
-async def test_a_conflict_noted_after_the_plan_is_left_alone(memories: MemoryStore) -> None:
+async def test_conflict_noted_after_the_plan_is_left_alone(memories: MemoryStore) -> None:
     for text in (LIMITS[0], LIMITS[0] + " of ours"):
         await capture_memory(memories, text, "config", on_duplicate="keep")
     plan = await consolidation.plan_consolidation(memories, memories.filter(""), strategy="dedupe")
@@ -353,7 +353,7 @@ async def test_a_conflict_noted_after_the_plan_is_left_alone(memories: MemorySto
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2025-06-18", "2025-11-25", "2026-07-28"])
-async def test_a_saved_prompt_is_there_when_the_call_returns(serving: Serving, revision: str) -> None:
+async def test_saved_prompt_is_there_when_the_call_returns(serving: Serving, revision: str) -> None:
     client = await serving(revision=revision)
     for version in range(5):
         saved = await call_tool(
@@ -368,7 +368,7 @@ async def test_a_saved_prompt_is_there_when_the_call_returns(serving: Serving, r
         assert "greet" not in {one.name for one in await client.list_prompts()}
 
 
-async def test_the_last_of_many_changes_to_a_prompt_counts(serving: Serving) -> None:
+async def test_last_of_many_changes_to_a_prompt_counts(serving: Serving) -> None:
     """The changes are followed from the store as well, and an older state must not be applied last."""
     client = await serving()
 
@@ -398,7 +398,7 @@ async def test_saved_prompt_outside_the_listed_project_explains_how_to_run_it(se
     assert (await call_tool(client, "memory_prompts", action="run", name="greet"))["text"] == "Hello"
 
 
-async def test_a_saved_prompt_is_a_prompt_of_the_server(serving: Serving) -> None:
+async def test_saved_prompt_is_a_prompt_of_the_server(serving: Serving) -> None:
     client = await serving()
     definition = {"tone": {"description": "How to say it", "default": "kind", "choices": ["kind", "strict"]}}
     async with client.listen(prompts=True) as changes:
@@ -437,7 +437,7 @@ async def test_saved_prompts_are_there_after_a_start(serving: Serving) -> None:
     assert "hello" in {one.name for one in await second.list_prompts()}
 
 
-async def test_a_prompt_that_cannot_be_is_refused(serving: Serving) -> None:
+async def test_prompt_that_cannot_be_is_refused(serving: Serving) -> None:
     client = await serving()
     _, error = await call_failing_tool(client, "memory_prompts", action="get", name="nowhere")
     assert error["number"] == -32607
@@ -520,7 +520,7 @@ async def way(memories: MemoryStore, start: str, end: str) -> list[tuple[str, st
     return [(edge.source, edge.target) for edge in found.edges]
 
 
-async def test_a_way_is_searched_from_both_ends(memories: MemoryStore, asked: list[str]) -> None:
+async def test_way_is_searched_from_both_ends(memories: MemoryStore, asked: list[str]) -> None:
     for number in range(30):
         await capture_memory(memories, f"`LeftEnd` is beside `LeftSide{number}`")
         await capture_memory(memories, f"`RightEnd` is beside `RightSide{number}`")
@@ -557,7 +557,7 @@ async def test_path_search_stops_at_an_exhausted_component(
         await memories.read(lambda tx: graph.neighbours(tx, "nobody", 1, 50))
 
 
-async def test_the_graph_as_a_tool(serving: Serving) -> None:
+async def test_graph_as_a_tool(serving: Serving) -> None:
     client = await serving()
     await call_tool(client, "memory_capture", content="Django uses PostgreSQL", namespace="apis")
     listed = await call_tool(client, "memory_graph")
@@ -567,7 +567,7 @@ async def test_the_graph_as_a_tool(serving: Serving) -> None:
     await call_failing_tool(client, "memory_graph", operation="path", entity="django")
 
 
-async def test_the_rest_is_listed_when_all_is_offered(serving: Serving) -> None:
+async def test_rest_is_listed_when_all_is_offered(serving: Serving) -> None:
     client = await serving(tools="all")
     await call_tool(client, "memory_capture", **CAPTURE)
     assert (await call_tool(client, "memory_reindex"))["count"] == 1
@@ -577,5 +577,5 @@ async def test_the_rest_is_listed_when_all_is_offered(serving: Serving) -> None:
     assert (await call_tool(client, "memory_status"))["total"] == 0
 
 
-def test_an_empty_filter_is_known_as_such() -> None:
+def test_empty_filter_is_known_as_such() -> None:
     assert MemoryFilter().is_empty and not MemoryFilter().with_condition("ns", "config").is_empty

@@ -45,7 +45,7 @@ async def captured(client: Any, **more: Any) -> str:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_the_clients_model_is_asked_on_every_revision(serving: Serving, revision: str) -> None:
+async def test_clients_model_is_asked_on_every_revision(serving: Serving, revision: str) -> None:
     asked: list[CreateMessageParams] = []
 
     async def sample(params: CreateMessageParams) -> str:
@@ -120,7 +120,7 @@ async def test_malformed_sampling_result_falls_back_to_rules(connect: Connect, a
         assert enriched["structuredContent"]["by"] == "local"
 
 
-async def test_a_client_without_a_model_is_never_asked(connect: Connect, tmp_path: Any) -> None:
+async def test_client_without_a_model_is_never_asked(connect: Connect, tmp_path: Any) -> None:
     server = Server("remembering", version="1")
     server.add(Memory(tmp_path / "memory.db", project="here/project"))
     async with server.lifespan():
@@ -135,7 +135,7 @@ async def test_a_client_without_a_model_is_never_asked(connect: Connect, tmp_pat
         assert done["resultType"] == "complete" and done["structuredContent"]["by"] == "local"
 
 
-async def test_the_configured_model_helps_out_where_the_client_fails(serving: Serving) -> None:
+async def test_configured_model_helps_out_where_the_client_fails(serving: Serving) -> None:
     async def provider(question: str, tokens: int) -> str:
         return "chosen, here"
 
@@ -166,7 +166,7 @@ async def test_useless_model_response_falls_back_to_the_next_with_a_warning(serv
     assert warnings == ["The client model returned nothing useful."] * 2
 
 
-async def test_a_merge_is_worded_by_the_clients_model(serving: Serving) -> None:
+async def test_merge_is_worded_by_the_clients_model(serving: Serving) -> None:
     async def sample(params: CreateMessageParams) -> str:
         return "Nightly builds are slow, and the database is why."
 
@@ -215,7 +215,7 @@ async def test_model_output_is_screened(serving: Serving) -> None:
     assert "[REDACTED:" in (await call_tool(client, "memory_get", memory_id=id))["content"]
 
 
-async def test_a_memory_that_has_all_the_tags_it_can_have_is_not_refused(serving: Serving) -> None:
+async def test_memory_that_has_all_the_tags_it_can_have_is_not_refused(serving: Serving) -> None:
     client = await serving()
     id = await captured(client, tags=[f"t{number}" for number in range(50)])
     assert (await call_tool(client, "memory_enrich", memory_id=id))["added_tags"] == []

@@ -95,7 +95,7 @@ async def test_each_change_is_reported_and_signed(
     assert "t0ken" not in str(state)
 
 
-async def test_a_failure_is_tried_again_in_the_background(
+async def test_failure_is_tried_again_in_the_background(
     serving: Serving, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhooks, "RETRY_DELAYS_SECONDS", (0.01, 0.01))
@@ -120,7 +120,7 @@ async def test_capture_does_not_wait_for_unreachable_webhooks(
     assert state["delivered"] == 0 and state["waiting"] <= 3 and state["failed"] >= 3
 
 
-async def test_one_can_be_tried(serving: Serving, receiver: Receiver) -> None:
+async def test_tool_can_be_tried(serving: Serving, receiver: Receiver) -> None:
     client = await serving(webhooks={"chat": {"url": receiver.url, "allow_private_hosts": True}}, tools="all")
     assert (await call_tool(client, "memory_webhooks", action="test", name="chat"))[
         "note"

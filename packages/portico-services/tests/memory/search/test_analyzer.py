@@ -52,12 +52,12 @@ def test_terms_ignore_version_suffixes(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "\0", "\ud800", "\u202e\u2066", "'\"`", "👩‍👩‍👧‍👦", "!!!", "the of and"])
-def test_a_text_may_have_no_words(text: str) -> None:
+def test_text_may_have_no_words(text: str) -> None:
     assert terms(text) == set()
     assert parse_query(text).terms == {}
 
 
-def test_a_text_without_end_has_an_end() -> None:
+def test_text_without_end_has_an_end() -> None:
     long = " ".join(f"word{number}" for number in range(200_000))
     assert len(long) > 1_000_000
     assert len(analyze(long).terms) == MAX_TERMS
@@ -75,7 +75,7 @@ def test_any_text_can_be_indexed_and_queried(text: str) -> None:
 
 
 @given(st.text(alphabet="abcdefghijklmnopqrstuvwxyz", min_size=1))
-def test_a_stem_is_never_longer_by_more_than_a_letter(word: str) -> None:
+def test_stem_is_never_longer_by_more_than_a_letter(word: str) -> None:
     assert 0 < len(stem(word)) <= len(word) + 3
 
 

@@ -221,7 +221,7 @@ async def test_stale_signatures_are_reloaded(url: str, monkeypatch: pytest.Monke
             assert await sought(memories, "feline", "vector") == [f"cat {number} car"]
 
 
-async def test_a_model_that_cannot_be_loaded_leaves_words(url: str) -> None:
+async def test_model_that_cannot_be_loaded_leaves_words(url: str) -> None:
     def broken() -> Any:
         raise EmbeddingsUnavailable("The model is damaged.")
 

@@ -153,7 +153,7 @@ async def test_reindexing_gives_the_same_lists(memories: MemoryStore) -> None:
     await fits(memories)
 
 
-async def test_a_store_that_has_no_index_gets_one(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_store_that_has_no_index_gets_one(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Database(url) as database:
         first = MemoryStore(database, project="here/project")
         await first.open()
@@ -192,7 +192,7 @@ async def test_memory_captured_during_the_index_build_is_found_immediately(memor
 
 
 @pytest.mark.parametrize("damage", ["drop table memory_posting", "drop table memory_scope"])
-async def test_a_lost_table_is_made_again(memories: MemoryStore, damage: str) -> None:
+async def test_lost_table_is_made_again(memories: MemoryStore, damage: str) -> None:
     await capture_memory(memories, "the mango is ripe")
     await memories.database.write(lambda tx: tx.execute(damage))
     await capture_memory(memories, "the guava is not")

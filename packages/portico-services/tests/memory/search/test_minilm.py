@@ -193,7 +193,7 @@ def test_eight_bits_are_used_where_their_package_is_installed(installed: Path, m
 
 
 @pytest.mark.parametrize("failure", [ImportError, RuntimeError, ValueError])
-def test_a_processor_without_eight_bits_has_the_same_vectors(
+def test_processor_without_eight_bits_has_the_same_vectors(
     installed: Path, monkeypatch: pytest.MonkeyPatch, failure: type[Exception]
 ) -> None:
     def refused(self: Int8MiniLM, folder: Path) -> None:

@@ -80,7 +80,7 @@ async def test_labels_count_in_the_past(memories: MemoryStore) -> None:
     assert [(hit.record.content, hit.weak) for hit in page.hits] == [("We took the second offer", False)]
 
 
-async def test_an_index_of_an_older_format_is_made_again_with_the_labels(memories: MemoryStore) -> None:
+async def test_index_of_an_older_format_is_made_again_with_the_labels(memories: MemoryStore) -> None:
     await capture_memory(memories, "We took the second offer", tags=["database"])
 
     def age(tx: Any) -> None:
@@ -98,7 +98,7 @@ async def test_an_index_of_an_older_format_is_made_again_with_the_labels(memorie
 # What is weak
 
 
-async def test_a_recall_never_comes_back_empty(memories: MemoryStore) -> None:
+async def test_recall_never_comes_back_empty(memories: MemoryStore) -> None:
     await capture_memory(memories, "Lunch is at noon", "context", at="2026-01-01")
     await capture_memory(memories, "We took the second offer", at="2026-01-02")
     page = await memories.recall("quantum chromodynamics", memories.filter(""), limit=1)
@@ -124,7 +124,7 @@ async def test_filters_still_filter(memories: MemoryStore) -> None:
     assert await contents("status:archived") == []
 
 
-async def test_a_word_in_passing_is_weak_and_the_subject_is_strong(memories: MemoryStore) -> None:
+async def test_word_in_passing_is_weak_and_the_subject_is_strong(memories: MemoryStore) -> None:
     await capture_memory(memories, "The retention of audit logs is seven years")
     await capture_memory(memories, "Monday: the office is closed")
     await capture_memory(memories, "Closed questions are answered by Ann")

@@ -69,7 +69,7 @@ async def test_both_engines_give_the_same_lists(tmp_path: Path, postgres_url: st
     assert on_sqlite == on_postgres
 
 
-async def test_the_best_is_first_and_has_the_score_of_one(memories: MemoryStore) -> None:
+async def test_best_is_first_and_has_the_score_of_one(memories: MemoryStore) -> None:
     await capture_memory(memories, "The staging database runs PostgreSQL 15")
     await capture_memory(memories, "The database of the shop is SQLite", "context")
     page = await memories.recall("which PostgreSQL does the staging database run?", memories.filter(""))
@@ -189,7 +189,7 @@ async def test_recall_reports_the_search_mode(serving, tmp_path: Path) -> None: 
     assert (status["indexed"], status["embedded"]) == (1, 0)
 
 
-async def test_an_import_puts_threads_in_the_order_of_time(memories: MemoryStore) -> None:
+async def test_import_puts_threads_in_the_order_of_time(memories: MemoryStore) -> None:
     from portico_services.memory import export_import
 
     for number in range(5):
@@ -234,7 +234,7 @@ async def test_second_pass_of_a_filter_does_not_read_rare_words_again(
     assert set(read) == {"common"}
 
 
-async def test_a_large_store_reads_rare_words_first(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_store_reads_rare_words_first(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bm25, "LARGE_STORE_MEMORIES", 50)
     monkeypatch.setattr(bm25, "MAX_POSTINGS_PER_TERM", 40)
     await memories.capture_batch(

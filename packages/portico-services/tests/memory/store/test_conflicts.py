@@ -17,7 +17,7 @@ async def contradicted(client: Any) -> tuple[str, str]:
     return first["id"], second["id"]
 
 
-async def test_a_conflict_is_listed_until_it_is_decided(serving: Serving) -> None:
+async def test_conflict_is_listed_until_it_is_decided(serving: Serving) -> None:
     client = await serving()
     first, second = await contradicted(client)
     listed = await call_tool(client, "memory_conflicts")
@@ -65,7 +65,7 @@ async def test_resolving_a_conflict_requires_both_memories(serving: Serving) -> 
     assert error["number"] == -32604
 
 
-async def test_a_session_begins_with_one_call(serving: Serving) -> None:
+async def test_session_begins_with_one_call(serving: Serving) -> None:
     client = await serving(tools="all")
     await contradicted(client)
     begun = await call_tool(client, "subcog_init", recall_query="port", recall_limit=1)

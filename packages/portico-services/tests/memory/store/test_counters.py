@@ -102,7 +102,7 @@ async def test_counts_are_right_after_every_change(memories: MemoryStore, monkey
     await agree(memories)
 
 
-async def test_a_write_that_fails_counts_nothing(memories: MemoryStore) -> None:
+async def test_write_that_fails_counts_nothing(memories: MemoryStore) -> None:
     await capture_memory(memories, "Redis is fast", tags=["cache"])
 
     def fail(tx: Transaction) -> None:
@@ -114,7 +114,7 @@ async def test_a_write_that_fails_counts_nothing(memories: MemoryStore) -> None:
     await agree(memories)
 
 
-async def test_an_older_store_is_counted_once(bare_url: str, tmp_path: Path) -> None:
+async def test_older_store_is_counted_once(bare_url: str, tmp_path: Path) -> None:
     """With what it has, before anything else is done with it."""
     async with Database(bare_url) as database:
         await database.migrate(MIGRATION_HISTORY, migrations_before("0007", tmp_path))

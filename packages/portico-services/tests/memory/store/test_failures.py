@@ -73,7 +73,7 @@ def unwritable(path: Path) -> Iterator[None]:
         (errors.DatabaseCorrupt, False),
     ],
 )
-async def test_a_failing_storage_is_explained_without_its_address(
+async def test_failing_storage_is_explained_without_its_address(
     serving: Serving, monkeypatch: pytest.MonkeyPatch, failure: type[Exception], retryable: bool
 ) -> None:
     client = await serving()
@@ -149,7 +149,7 @@ async def test_full_disk_is_reported_and_no_stored_memory_is_lost(serving: Servi
     assert (await call_tool(client, "memory_recall", query="room again"))["memories"][0]["id"] == later["id"]
 
 
-async def test_a_file_that_is_not_to_be_written_to_can_be_searched(serving: Serving, tmp_path: Path) -> None:
+async def test_file_that_is_not_to_be_written_to_can_be_searched(serving: Serving, tmp_path: Path) -> None:
     path = tmp_path / "kept.db"
     async with opened(path) as memories:
         await capture_memory(memories, "Use PostgreSQL for storage")
@@ -161,7 +161,7 @@ async def test_a_file_that_is_not_to_be_written_to_can_be_searched(serving: Serv
     assert "read-only" in text and str(tmp_path) not in text
 
 
-async def test_a_damaged_file_is_reported_and_left_alone(tmp_path: Path) -> None:
+async def test_damaged_file_is_reported_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "broken.db"
     path.write_bytes(b"these are my notes, not a database\n" * 100)
     before = path.read_bytes()
@@ -256,7 +256,7 @@ async def test_acknowledged_memories_survive_a_kill(
             assert await memories.read(lambda tx: tx.fetch_all(str, "pragma integrity_check")) == ["ok"]
 
 
-async def test_an_index_that_is_lost_is_built_again(memories: MemoryStore) -> None:
+async def test_index_that_is_lost_is_built_again(memories: MemoryStore) -> None:
     kept = [
         await capture_memory(memories, f"{word} grows in the garden", "learnings")
         for word in ("fennel", "sorrel", "lovage")

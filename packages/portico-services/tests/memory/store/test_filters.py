@@ -133,7 +133,7 @@ async def test_recall_finds_rare_filter_matches_among_frequent_terms(
         assert len(page.hits) == 3, text
 
 
-async def test_an_index_can_serve_every_condition(memories: MemoryStore) -> None:
+async def test_index_can_serve_every_condition(memories: MemoryStore) -> None:
     await filled(memories, 20)
 
     def plan(tx: Transaction, sql: str, values: dict[str, object]) -> str:
@@ -271,7 +271,7 @@ async def test_work_does_not_grow_with_the_projects_of_others(tmp_path: Path, qu
 
 
 @pytest.mark.parametrize("project", ["here/project", None])
-def test_the_same_text_is_searched_by_its_digest(stores: tuple[Path, Path], project: str | None) -> None:
+def test_same_text_is_searched_by_its_digest(stores: tuple[Path, Path], project: str | None) -> None:
     def look(tx: Transaction) -> None:
         digest = records.content_digest("nobody has said this")
         assert (
@@ -284,7 +284,7 @@ def test_the_same_text_is_searched_by_its_digest(stores: tuple[Path, Path], proj
 
 
 @pytest.mark.parametrize("scopes", [1, 3])
-def test_the_newest_that_have_a_word_are_read_in_their_order(stores: tuple[Path, Path], scopes: int) -> None:
+def test_newest_that_have_a_word_are_read_in_their_order(stores: tuple[Path, Path], scopes: int) -> None:
     plans: list[str] = []
 
     class Explained(SqliteTransaction):
@@ -325,7 +325,7 @@ def test_similar_memories_are_found_by_rare_terms_before_frequent_ones(
     assert large < 2 * small + 10
 
 
-def test_the_past_is_checked_in_pieces(stores: tuple[Path, Path]) -> None:
+def test_past_is_checked_in_pieces(stores: tuple[Path, Path]) -> None:
     """What has not changed since is found by the index."""
     now = timestamps.now_ms()
     wanted = filters.parse_filter("tag:rare project:*", now)
@@ -339,7 +339,7 @@ def test_the_past_is_checked_in_pieces(stores: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.parametrize("key", ["tag", "author", "entity", "project", "ns"])
-async def test_a_condition_may_have_thousands_of_values(memories: MemoryStore, key: str) -> None:
+async def test_condition_may_have_thousands_of_values(memories: MemoryStore, key: str) -> None:
     await memories.capture_batch(drafts(30))
     values = {"tag": "rare", "author": "Zoe", "entity": "postgresql", "project": "other"}
     many = ",".join([*(f"x{number}" for number in range(1000)), values[key]] if key in values else ["decisions"] * 900)

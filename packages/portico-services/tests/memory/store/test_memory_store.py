@@ -39,7 +39,7 @@ async def test_any_text_is_a_query_and_a_filter(memories: MemoryStore) -> None:
             pass
 
 
-async def test_a_nul_becomes_a_replacement_character(memories: MemoryStore) -> None:
+async def test_nul_becomes_a_replacement_character(memories: MemoryStore) -> None:
     assert (await capture_memory(memories, "before\0after")).content == "before\ufffdafter"
 
 
@@ -69,7 +69,7 @@ async def test_update_preserves_the_previous_version_in_the_history(memories: Me
     assert events[0].was == kept
 
 
-async def test_an_update_of_another_version_is_refused(memories: MemoryStore) -> None:
+async def test_update_of_another_version_is_refused(memories: MemoryStore) -> None:
     kept = await capture_memory(memories, "The port is 8080", "config")
     await memories.update(kept.id, content="The port is 9090", expected_version=1)
     with pytest.raises(InvalidInput, match="expected version 1, got 2"):
@@ -78,7 +78,7 @@ async def test_an_update_of_another_version_is_refused(memories: MemoryStore) ->
         await memories.delete(kept.id, expected_version=1)
 
 
-async def test_a_deleted_memory_is_not_found_and_can_be_restored(memories: MemoryStore) -> None:
+async def test_deleted_memory_is_not_found_and_can_be_restored(memories: MemoryStore) -> None:
     kept = await capture_memory(memories, "Temporary thought about bananas")
     await memories.delete(kept.id)
     assert await search_contents(memories, "bananas") == []
@@ -89,7 +89,7 @@ async def test_a_deleted_memory_is_not_found_and_can_be_restored(memories: Memor
     assert await search_contents(memories, "bananas") == ["Temporary thought about bananas"]
 
 
-async def test_a_hard_deletion_leaves_nothing(memories: MemoryStore) -> None:
+async def test_hard_deletion_leaves_nothing(memories: MemoryStore) -> None:
     kept = await capture_memory(memories, "Gone soon")
     await memories.update(kept.id, content="Gone very soon")
     await memories.delete(kept.id, hard=True)
@@ -99,7 +99,7 @@ async def test_a_hard_deletion_leaves_nothing(memories: MemoryStore) -> None:
         await memories.history(kept.id)
 
 
-async def test_an_id_may_be_cut_short_or_be_an_address(memories: MemoryStore) -> None:
+async def test_id_may_be_cut_short_or_be_an_address(memories: MemoryStore) -> None:
     kept = await capture_memory(memories, "Short")
     assert (await memories.get(kept.id[:8])).id == kept.id
     assert (await memories.get(f"memory://project/decisions/{kept.id}")).id == kept.id
@@ -109,7 +109,7 @@ async def test_an_id_may_be_cut_short_or_be_an_address(memories: MemoryStore) ->
         await memories.get("' or 1=1")
 
 
-async def test_the_filter_language(memories: MemoryStore) -> None:
+async def test_filter_language(memories: MemoryStore) -> None:
     await capture_memory(
         memories, "alpha", "decisions", tags=["db", "old"], author="ann", branch="main", path="src/a/one.py"
     )
@@ -158,7 +158,7 @@ async def test_pages_follow_each_other(memories: MemoryStore) -> None:
     assert len({text for page in sought for text in page}) == 7
 
 
-async def test_the_same_is_not_stored_twice(memories: MemoryStore) -> None:
+async def test_same_is_not_stored_twice(memories: MemoryStore) -> None:
     first = await capture_memory(memories, "We use PostgreSQL for storage")
     again = await memories.capture(
         MemoryDraft(content="  we use postgresql\nFOR storage ", namespace="decisions", tags=["db"])
@@ -193,7 +193,7 @@ async def test_nearly_the_same_is_the_same(memories: MemoryStore) -> None:
     assert again.duplicate_of == first.id
 
 
-async def test_a_contradiction_is_pointed_out_and_stored(memories: MemoryStore) -> None:
+async def test_contradiction_is_pointed_out_and_stored(memories: MemoryStore) -> None:
     first = await capture_memory(memories, "The API server listens on port 8080", "config")
     taken = await memories.capture(MemoryDraft(content="The API server listens on port 9090", namespace="config"))
     assert taken.is_new

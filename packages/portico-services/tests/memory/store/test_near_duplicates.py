@@ -41,7 +41,7 @@ def test_similarity_uses_words_and_bigrams() -> None:
     assert similarity("the", "the") == 1 and similarity("the", "of") == 0
 
 
-def test_a_typographic_apostrophe_denies_as_the_plain_one_does() -> None:
+def test_typographic_apostrophe_denies_as_the_plain_one_does() -> None:
     for apostrophe in ("'", "’"):
         denied = find_contradiction("use tabs in this project", f"don{apostrophe}t use tabs in this project")
         assert denied == "one says it and the other denies it"
@@ -61,7 +61,7 @@ def test_files_and_organizations_are_recognized_by_suffix(text: str, found: list
     assert [(one.label, one.kind) for one in extract_entities(text)[0] if one.kind in ("File", "Organization")] == found
 
 
-def test_a_relation_needs_two_in_one_sentence() -> None:
+def test_relation_needs_two_in_one_sentence() -> None:
     assert [tuple(one) for one in extract_entities("FastAPI uses Starlette.")[1]] == [("fastapi", "Uses", "starlette")]
     assert extract_entities("FastAPI is used here. It uses Starlette.")[1] == []
     assert extract_entities("FastAPI uses FastAPI.")[1] == []

@@ -70,7 +70,7 @@ async def test_different_parts_of_one_memory_are_put_together(clone: Clone) -> N
     assert (after.content, after.tags, after.version) == ("about ripe plums", ["fruit", "sweet"], 3)
 
 
-async def test_a_conflict_is_listed_and_decided_alike_by_both(clone: Clone) -> None:
+async def test_conflict_is_listed_and_decided_alike_by_both(clone: Clone) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     kept = await capture_memory(ann, "about plums")
     await sync_both(ann, bob)
@@ -150,7 +150,7 @@ async def test_three_clones_converge(clone: Clone) -> None:
     assert (await sync_memories(clones[0])).sent == 0
 
 
-async def test_one_direction_is_one_direction(clone: Clone) -> None:
+async def test_synonyms_apply_in_one_direction(clone: Clone) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     await capture_memory(ann, "about apples")
     await capture_memory(bob, "about pears")
@@ -212,7 +212,7 @@ async def test_missing_repository_or_remote_is_reported(tmp_path: Path, clone: C
         await sync_memories(ann)
 
 
-async def test_a_sync_that_fails_has_its_number(serving: Callable[..., Any], tmp_path: Path) -> None:
+async def test_sync_that_fails_has_its_number(serving: Callable[..., Any], tmp_path: Path) -> None:
     folder = tmp_path / "plain"
     folder.mkdir()
     client = await serving(project_dir=folder)
@@ -220,7 +220,7 @@ async def test_a_sync_that_fails_has_its_number(serving: Callable[..., Any], tmp
     assert error["number"] == -32610
 
 
-def test_a_project_is_the_same_however_its_remote_is_written() -> None:
+def test_project_is_the_same_however_its_remote_is_written() -> None:
     for remote in (
         "https://github.com/Owner/name.git",
         "https://user:secret@github.com/Owner/name",
@@ -280,7 +280,7 @@ async def test_links_and_oversized_files_are_ignored(clone: Clone, origin: Path)
     assert {*paths, "README.md"} <= set(left)
 
 
-async def test_a_head_that_lies_is_refused(clone: Clone, origin: Path) -> None:
+async def test_head_that_lies_is_refused(clone: Clone, origin: Path) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     await capture_memory(ann, "about plums")
     await sync_memories(ann)
@@ -371,7 +371,7 @@ async def test_enclosing_repository_is_not_used(clone: Clone, tmp_path: Path, mo
     assert (await sync_memories(ann)).sent == 1
 
 
-async def test_a_conflict_of_a_sync_is_listed_until_it_is_decided(clone: Clone) -> None:
+async def test_conflict_of_a_sync_is_listed_until_it_is_decided(clone: Clone) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     kept = await capture_memory(ann, "about plums")
     await sync_both(ann, bob)
@@ -416,7 +416,7 @@ async def test_memories_are_synced_by_themselves(clone: Clone, serving: Callable
     assert await search_contents(bob, "bananas") == ["Ann knows about bananas"]
 
 
-async def test_an_automatic_sync_that_fails_is_logged_and_stops_nothing(
+async def test_automatic_sync_that_fails_is_logged_and_stops_nothing(
     serving: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = await serving(store=str(tmp_path / "server.db"), project=None, project_dir=tmp_path, auto_sync=1)
@@ -429,6 +429,6 @@ async def test_an_automatic_sync_that_fails_is_logged_and_stops_nothing(
     assert captured.structured["stored"]
 
 
-async def test_an_automatic_sync_needs_a_sensible_delay(serving: Callable[..., Any]) -> None:
+async def test_automatic_sync_needs_a_sensible_delay(serving: Callable[..., Any]) -> None:
     with pytest.raises(UsageError, match="auto_sync must be between 1 and"):
         await serving(auto_sync=0)

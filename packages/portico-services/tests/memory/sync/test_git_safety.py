@@ -149,7 +149,7 @@ def spoil(folder: Path, setting: str, tmp_path: Path, origin: Path) -> None:
 
 
 @pytest.mark.parametrize("start", range(0, len(RUNS), SETTINGS_PER_TEST))
-async def test_a_setting_of_the_repository_runs_nothing(
+async def test_setting_of_the_repository_runs_nothing(
     clone: Clone, origin: Path, tmp_path: Path, run: Path, mark: Path, start: int
 ) -> None:
     """Each setting alone, one after the other in the same clone: making clones takes longer than synchronising them."""
@@ -189,7 +189,7 @@ async def test_hostile_git_settings_together_run_nothing(
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
-async def test_a_remote_inside_of_the_repository_runs_nothing(
+async def test_remote_inside_of_the_repository_runs_nothing(
     clone: Clone, tmp_path: Path, run: Path, mark: Path, scheme: str
 ) -> None:
     """The other end of an address on this machine is another repository of theirs, with hooks and settings."""
@@ -233,7 +233,7 @@ async def test_a_remote_inside_of_the_repository_runs_nothing(
         "--upload-pack={run}",
     ],
 )
-async def test_an_address_that_names_a_program_runs_nothing(
+async def test_address_that_names_a_program_runs_nothing(
     clone: Clone, tmp_path: Path, run: Path, mark: Path, url: str
 ) -> None:
     ann = await clone("ann")

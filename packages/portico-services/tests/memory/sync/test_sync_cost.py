@@ -64,7 +64,7 @@ async def together(clone: Clone) -> tuple[MemoryStore, MemoryStore, list[str]]:
     return ann, bob, ids
 
 
-async def test_a_sync_with_nothing_new_writes_and_reads_no_page(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sync_with_nothing_new_writes_and_reads_no_page(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     ann, bob, _ = await together(clone)
     counted = Counted(monkeypatch)
     for one in (ann, bob):
@@ -188,7 +188,7 @@ async def test_lost_push_race_is_retryable(clone: Clone, monkeypatch: pytest.Mon
     assert refusal.value.to_meta()["retryable"]
 
 
-async def test_a_server_that_is_not_reached_is_a_reason_to_try_again(clone: Clone, tmp_path: Path) -> None:
+async def test_server_that_is_not_reached_is_a_reason_to_try_again(clone: Clone, tmp_path: Path) -> None:
     ann = await clone("ann")
     git(tmp_path / "ann", "remote", "set-url", "origin", "git://127.0.0.1:1/team/shop.git")
     with pytest.raises(SyncError, match="Try again later") as caught:

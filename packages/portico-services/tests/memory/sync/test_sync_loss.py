@@ -39,7 +39,7 @@ async def counts(*clones: MemoryStore) -> list[int]:
 # The other side is not what it was
 
 
-async def test_a_ref_that_is_missing_erases_nothing(clone: Clone, origin: Path) -> None:
+async def test_ref_that_is_missing_erases_nothing(clone: Clone, origin: Path) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     await some(ann)
     await sync_both(ann, bob)
@@ -51,7 +51,7 @@ async def test_a_ref_that_is_missing_erases_nothing(clone: Clone, origin: Path) 
     assert await counts(ann, bob) == [3, 3]
 
 
-async def test_a_repository_that_was_made_again_is_filled_again(clone: Clone, origin: Path) -> None:
+async def test_repository_that_was_made_again_is_filled_again(clone: Clone, origin: Path) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     await some(ann)
     await sync_both(ann, bob)
@@ -190,7 +190,7 @@ async def test_hiding_many_requires_the_same_confirmation_as_deleting(
     assert await counts(bob) == [3]
 
 
-async def test_a_memory_whose_file_is_replaced_by_something_else_stays(clone: Clone, origin: Path) -> None:
+async def test_memory_with_a_replaced_file_is_retained(clone: Clone, origin: Path) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     ids = await some(ann)
     await sync_both(ann, bob)
@@ -257,7 +257,7 @@ ID = "ab" * 8
         "\0" * 1000,
     ],
 )
-async def test_a_hostile_page_is_skipped_and_named(clone: Clone, origin: Path, text: str) -> None:
+async def test_hostile_page_is_skipped_and_named(clone: Clone, origin: Path, text: str) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     await capture_memory(ann, "about plums")
     await sync_memories(ann)
@@ -320,7 +320,7 @@ async def test_synced_memory_states_its_origin(clone: Clone, origin: Path, servi
     assert [one.record.origin for one in (await ann.recall("", ann.filter(""))).hits] == [None]
 
 
-async def test_an_address_that_may_not_be_stored_is_left_out_of_the_origin(clone: Clone, origin: Path) -> None:
+async def test_address_that_may_not_be_stored_is_left_out_of_the_origin(clone: Clone, origin: Path) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     await capture_memory(ann, "about plums")
     await sync_memories(ann)
@@ -381,7 +381,7 @@ async def test_more_than_are_shared_are_not_taken_for_removed(
     assert len(git(origin, "ls-tree", "-r", "--name-only", SYNC_REF).splitlines()) == 3
 
 
-async def test_a_memory_dated_in_the_future_is_refused_everywhere(memories: MemoryStore) -> None:
+async def test_memory_dated_in_the_future_is_refused_everywhere(memories: MemoryStore) -> None:
     with pytest.raises(InvalidInput, match="future"):
         await capture_memory(memories, "about plums", at="9999-01-01")
     kept = await capture_memory(memories, "about plums", at="2020-01-01")

@@ -104,7 +104,7 @@ async def test_graph_resource_returns_the_edges_of_an_entity(serving: Serving) -
         await client.read_resource("memory://graph/nobody")
 
 
-async def test_the_names_of_other_servers_are_read_and_not_listed(serving: Serving) -> None:
+async def test_names_of_other_servers_are_read_and_not_listed(serving: Serving) -> None:
     client = await serving()
     id = (await call_tool(client, "memory_capture", **CAPTURE))["id"]
     assert (await read(client, "subcog://project/decisions"))["count"] == 1

@@ -88,7 +88,7 @@ def test_links_and_secret_files_are_not_searched(tmp_path: Path) -> None:
     assert page.problems == ["1 files could not be read: they were removed or access was denied."]
 
 
-def test_a_folder_that_becomes_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_folder_that_becomes_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "root" / "a").mkdir(parents=True)
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "one.txt").write_text("needle\n")
@@ -108,7 +108,7 @@ def test_a_folder_that_becomes_a_link_is_not_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text, hit", [("NEEDLE", True), ("größe", True), ("GRÖSSE", False), ("a.b", False), ("a*b", True), ("[", True)]
 )
-def test_texts_are_texts_in_whatever_case(
+def test_texts_are_recognized_in_any_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, hit: bool, with_re2: bool
 ) -> None:
     if not with_re2:

@@ -95,7 +95,7 @@ def index(tree: Path) -> Iterator[FileNameIndex]:
 
 
 @pytest.mark.parametrize("wanted, expected", SEARCHES, ids=[repr(wanted)[:50] for wanted, _ in SEARCHES])
-def test_the_index_finds_the_same(tree: Path, index: FileNameIndex, wanted: FileCriteria, expected: list[str]) -> None:
+def test_index_finds_the_same(tree: Path, index: FileNameIndex, wanted: FileCriteria, expected: list[str]) -> None:
     assert below(tree, [row.path for row in index.search(wanted, str(tree), 0, 100)]) == sorted(expected)
 
 
@@ -104,7 +104,7 @@ def test_secret_files_are_not_found(tree: Path, index: FileNameIndex) -> None:
     assert index.search(FileCriteria(text="id_rsa"), str(tree), 0, 100) == []
 
 
-def test_a_walk_looks_no_closer_than_it_must(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_walk_looks_no_closer_than_it_must(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
     monkeypatch.setattr("portico_services.system.files.walk.fill_stat", lambda row, entry: looked.append(row.name))
     walked(tree, FileCriteria(text="report"))
@@ -118,7 +118,7 @@ def test_walk_resumes_at_its_position(tree: Path) -> None:
         assert [one.path for one in rest if one] == [one.path for one in everything[n + 1 :]]
 
 
-def test_a_walk_leaves_no_folder_open(tree: Path) -> None:
+def test_walk_leaves_no_folder_open(tree: Path) -> None:
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     for stop in (1, 3, 100):
         rows = walk(AllowedPaths([tree]).open_directory(str(tree)), FileCriteria(), [], print)
@@ -277,7 +277,7 @@ def test_several_roots_are_searched(tree: Path) -> None:
     assert below(tree, found) == ["a/b/three.pdf", "a/one.txt", "a/two.TXT", "c/Report.pdf", "c/four.log"]
 
 
-def test_a_search_below_a_folder(tree: Path, files: FileQueries) -> None:
+def test_search_below_a_folder(tree: Path, files: FileQueries) -> None:
     found = files.search(FileCriteria(type="file"), str(tree / "a"), None, 10, None)
     assert below(tree, [hit.path for hit in found.files]) == ["a/b/three.pdf", "a/one.txt", "a/two.TXT"]
     with pytest.raises(PathNotAllowed):
@@ -321,7 +321,7 @@ def test_invalid_pattern_is_reported_with_the_reason(files: FileQueries, pattern
 
 
 @pytest.mark.parametrize("pattern", ["/(/", "/(?=x)/", "/" + "(" * 400 + "/", "x" * 501, ""])
-def test_a_pattern_that_cannot_be_is_refused(files: FileQueries, pattern: str) -> None:
+def test_pattern_that_cannot_be_is_refused(files: FileQueries, pattern: str) -> None:
     pytest.importorskip("re2")
     with pytest.raises(SystemToolError, check=has_outcome("invalid")):
         files.search(FileCriteria(), None, pattern, 10, None)
@@ -352,7 +352,7 @@ def test_matches_across_blocks_are_found_with_the_right_lines(tree: Path) -> Non
 
 
 @pytest.mark.parametrize("offset", range(-12, 13, 3))
-def test_a_match_on_the_edge_of_a_block_is_found_once(tree: Path, offset: int) -> None:
+def test_match_on_the_edge_of_a_block_is_found_once(tree: Path, offset: int) -> None:
     path = tree / "edge.txt"
     path.write_text("x" * (content_search.READ_BLOCK_BYTES + offset - 1) + "\nneedle\n" + "y" * 5000)
     with AllowedPaths([tree]).open(str(path)) as file:
@@ -376,7 +376,7 @@ def test_search_over_the_deadline_returns_a_partial_page_and_a_cursor(tree: Path
     assert pages > 2
 
 
-def test_a_search_of_contents_stops_when_its_time_is_up(
+def test_search_of_contents_stops_when_its_time_is_up(
     tree: Path, index: FileNameIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where every file is a candidate and none matches."""
@@ -404,7 +404,7 @@ def test_stat_reports_type_size_and_modification_time(tree: Path, files: FileQue
         files.stat(str(tree / "id_rsa"))
 
 
-def test_a_folder_is_listed_by_pages(tree: Path, files: FileQueries) -> None:
+def test_folder_is_listed_by_pages(tree: Path, files: FileQueries) -> None:
     found, cursor = [], None
     while True:
         page = files.list_directory(str(tree), 2, cursor)
@@ -415,7 +415,7 @@ def test_a_folder_is_listed_by_pages(tree: Path, files: FileQueries) -> None:
     assert page.total_count == 5
 
 
-def test_a_file_is_read_in_parts_that_fit_together(tree: Path, files: FileQueries) -> None:
+def test_file_is_read_in_parts_that_fit_together(tree: Path, files: FileQueries) -> None:
     text = "Grüße, 世界! 🙂 " * 50
     (tree / "text").write_text(text)
     found, offset = "", 0
@@ -437,7 +437,7 @@ def test_other_encodings(tree: Path, files: FileQueries) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["sha256", "sha512", "sha1", "md5", "blake2b"])
-def test_a_checksum_is_that_of_the_whole_file(tree: Path, files: FileQueries, algorithm: Any) -> None:
+def test_checksum_is_that_of_the_whole_file(tree: Path, files: FileQueries, algorithm: Any) -> None:
     data = os.urandom(3_000_000)
     (tree / "data").write_bytes(data)
     found = files.checksum(str(tree / "data"), algorithm)

@@ -56,7 +56,7 @@ def entries(path: Path, text: str) -> list[LogEntry]:
 
 
 @pytest.mark.parametrize("trace", [PYTHON, CHAINED, JAVA, NODE, DOTNET])
-def test_a_trace_belongs_to_the_error_above_it(tmp_path: Path, trace: str) -> None:
+def test_trace_belongs_to_the_error_above_it(tmp_path: Path, trace: str) -> None:
     first, second, third, last = entries(tmp_path / "log", HEAD + trace + HEAD + trace + NEXT + HEAD)
     lines = [line for line in trace.rstrip("\n").split("\n") if line]
     for entry in (first, second):
@@ -79,11 +79,11 @@ def test_traces_without_any_log_line_are_one_entry_each(tmp_path: Path, trace: s
     assert len(entries(tmp_path / "log", trace * 5)) == 5
 
 
-def test_a_panic_is_critical(tmp_path: Path) -> None:
+def test_panic_is_critical(tmp_path: Path) -> None:
     assert entries(tmp_path / "log", GO)[0].level == CRITICAL
 
 
-def test_a_line_without_a_level_has_that_of_its_trace(tmp_path: Path) -> None:
+def test_line_without_a_level_has_that_of_its_trace(tmp_path: Path) -> None:
     first, second = entries(tmp_path / "log", "12:00:00 payment failure of 5\n" + PYTHON + "12:00:01 fine\n")
     assert (first.level, second.level) == (ERROR, INFORMATION)
 
@@ -102,7 +102,7 @@ def test_other_lines_stay_entries(tmp_path: Path, text: str) -> None:
     assert len(entries(tmp_path / "log", text)) == len(unindented)
 
 
-def test_a_trace_that_is_cut_ends_with_the_next_line(tmp_path: Path) -> None:
+def test_trace_that_is_cut_ends_with_the_next_line(tmp_path: Path) -> None:
     cut = 'Traceback (most recent call last):\n  File "a.py", line 1\n'
     assert [entry.message.split("\n")[0] for entry in entries(tmp_path / "log", HEAD + cut + NEXT)] == [
         "payment failed",
@@ -110,7 +110,7 @@ def test_a_trace_that_is_cut_ends_with_the_next_line(tmp_path: Path) -> None:
     ]
 
 
-def test_a_trace_that_is_written_later_joins_its_entry(tmp_path: Path) -> None:
+def test_trace_that_is_written_later_joins_its_entry(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text(NEXT * 3 + HEAD)
     log = log_of(path)

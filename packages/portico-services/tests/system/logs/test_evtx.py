@@ -70,14 +70,14 @@ def test_damage_is_reported(evtx_files: list[Path]) -> None:
     assert len(problems) == 2
 
 
-def test_the_header_of_a_file_is_not_needed(evtx_files: list[Path], tmp_path: Path) -> None:
+def test_header_of_a_file_is_not_needed(evtx_files: list[Path], tmp_path: Path) -> None:
     [path] = [path for path in evtx_files if path.name == "security.evtx"]
     headless = tmp_path / "headless.evtx"
     headless.write_bytes(bytes(HEADER_BYTES) + path.read_bytes()[HEADER_BYTES:])
     assert [entry.id for entry in read(log_of(headless))] == [entry.id for entry in read(log_of(path))]
 
 
-def test_a_log_that_has_begun_again_at_its_start_is_in_order(evtx_files: list[Path], tmp_path: Path) -> None:
+def test_log_that_has_begun_again_at_its_start_is_in_order(evtx_files: list[Path], tmp_path: Path) -> None:
     [path] = [path for path in evtx_files if path.name == "security.evtx"]
     data = path.read_bytes()
     chunks = [data[at : at + CHUNK_BYTES] for at in range(HEADER_BYTES, len(data), CHUNK_BYTES)]
@@ -179,7 +179,7 @@ def test_no_child_is_left_behind(evtx_files: list[Path]) -> None:
     "keywords, level",
     [("0x8010000000000000", ERROR), ("0x8020000000000000", INFORMATION), ("", INFORMATION), (None, INFORMATION)],
 )
-def test_an_audit_that_failed_is_an_error(keywords: object, level: int) -> None:
+def test_audit_that_failed_is_an_error(keywords: object, level: int) -> None:
     event = {"System": {"Level": 0, "Keywords": keywords}}
     assert entry_from_event(event, id=1, position=1).level == level
 
@@ -187,7 +187,7 @@ def test_an_audit_that_failed_is_an_error(keywords: object, level: int) -> None:
 @pytest.mark.parametrize(
     "event", [{}, {"System": None}, {"System": {"EventID": {}, "Level": "x"}}, {"EventData": [1, {}]}]
 )
-def test_an_event_of_any_shape_is_an_entry(event: dict[str, Any]) -> None:
+def test_event_of_any_shape_is_an_entry(event: dict[str, Any]) -> None:
     assert entry_from_event(event, id=1, position=1).id == 1
 
 

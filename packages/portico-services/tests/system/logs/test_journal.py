@@ -103,7 +103,7 @@ def test_every_layout_is_read_as_journalctl_reads_it(
     check(journalctl, path)
 
 
-def test_the_index_of_fields_has_every_entry(journal_files: list[Path]) -> None:
+def test_index_of_fields_has_every_entry(journal_files: list[Path]) -> None:
     for path in journal_files:
         if path.name.startswith("user-"):
             continue  # the end of this one is damaged, and its index goes further than its entries
@@ -138,7 +138,7 @@ def test_time_limits_are_found_by_halving(tmp_path: Path) -> None:
     assert [entry.message for entry in read(log_of(tmp_path), query)] == [f"message {n}" for n in range(19, 9, -1)]
 
 
-def test_a_where_narrows_a_log(tmp_path: Path) -> None:
+def test_where_narrows_a_log(tmp_path: Path) -> None:
     entries = [forgery.entry(f"message {n}", _TRANSPORT=("kernel", "syslog")[n % 2]) for n in range(10)]
     (tmp_path / "a.journal").write_bytes(forgery.journal(entries))
     log = log_of(tmp_path, field_filter={"_TRANSPORT": frozenset({"kernel"})})
@@ -227,7 +227,7 @@ def test_files_of_different_counters_are_one_log_by_time(tmp_path: Path) -> None
     assert pages(log, 3) == [entry.id for entry in entries]
 
 
-def test_a_log_that_has_grown_has_another_stamp(tmp_path: Path) -> None:
+def test_log_that_has_grown_has_another_stamp(tmp_path: Path) -> None:
     path = tmp_path / "system.journal"
     path.write_bytes(forgery.journal([forgery.entry("one")]))
     log = log_of(tmp_path)
@@ -251,7 +251,7 @@ def test_journalctl_gives_the_same_where_files_may_not_be_read(exported: Path, j
     ]
 
 
-def test_a_journal_that_cannot_be_read_is_a_problem_and_not_the_end(tmp_path: Path) -> None:
+def test_journal_that_cannot_be_read_is_a_problem_and_not_the_end(tmp_path: Path) -> None:
     (tmp_path / "good.journal").write_bytes(forgery.journal([forgery.entry("kept")]))
     (tmp_path / "short.journal").write_bytes(b"LPKSHHRH")
     (tmp_path / "other.journal").write_bytes(b"x" * 4096)
@@ -266,7 +266,7 @@ def test_a_journal_that_cannot_be_read_is_a_problem_and_not_the_end(tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind, packer", [(XZ, "xz"), (LZ4, "lz4"), (ZSTD, "zstd")])
-def test_a_bomb_is_not_unpacked(kind: int, packer: str) -> None:
+def test_bomb_is_not_unpacked(kind: int, packer: str) -> None:
     packed = forgery._PACKERS[packer][2](b"x" * 10_000_000)
     assert len(decompress(kind, packed, 10_000_000)) == 10_000_000
     with pytest.raises(CorruptData, match="the limit is 100,000 bytes"):
@@ -283,7 +283,7 @@ def test_invalid_compressed_data_is_corrupt(kind: int, data: bytes) -> None:
     assert kind == LZ4, "an lz4 block of no bytes is a block"
 
 
-def test_a_truncated_frame_of_the_corpus_is_left_out(journal_files: list[Path]) -> None:
+def test_truncated_frame_of_the_corpus_is_left_out(journal_files: list[Path]) -> None:
     zstandard = pytest.importorskip("zstandard")
     packed = (DATA / "journal" / "zstd-truncated-frame.zst").read_bytes()
     file = JournalFile(zstandard.ZstdDecompressor().decompressobj().decompress(packed))

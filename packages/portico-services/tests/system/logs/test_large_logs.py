@@ -103,7 +103,7 @@ def test_entries_of_a_time_range_are_found_in_any_order(
     assert [int(message.split()[1]) for message in found] == expected
 
 
-def test_a_minute_is_found_without_reading_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minute_is_found_without_reading_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "log"
     written(log, [stamped(n, ascending(n)) for n in range(100_000)])
     reading = BytesRead(monkeypatch)
@@ -183,7 +183,7 @@ SAMPLES = [
 
 @pytest.mark.parametrize("with_re2", [True, False])
 @pytest.mark.parametrize("text", LITERALS)
-def test_a_text_is_found_as_if_every_entry_were_read(
+def test_text_is_found_as_if_every_entry_were_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, with_re2: bool
 ) -> None:
     if not with_re2:
@@ -279,7 +279,7 @@ def test_only_appended_lines_are_counted(tmp_path: Path, monkeypatch: pytest.Mon
     assert reading.total < 10_000
 
 
-def test_a_file_that_was_cut_or_written_again_is_counted_again(tmp_path: Path) -> None:
+def test_file_that_was_cut_or_written_again_is_counted_again(tmp_path: Path) -> None:
     path = tmp_path / "log"
     log = log_of(path)
     for lines in (50, 20, 70):
@@ -298,7 +298,7 @@ def test_packed_files_are_counted_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert log.count() == 4
 
 
-def test_the_total_is_exact_and_the_same_every_time(tmp_path: Path) -> None:
+def test_total_is_exact_and_the_same_every_time(tmp_path: Path) -> None:
     written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(30_000)])
     logs = LogRegistry(lambda: {"log": log_from_path("log", str(tmp_path / "log"))}, EncryptedCursorCodec(b"k" * 32))
     for _ in range(3):
@@ -306,7 +306,7 @@ def test_the_total_is_exact_and_the_same_every_time(tmp_path: Path) -> None:
         assert (page.total, page.counted, page.has_more) == (30_000, True, True)
 
 
-def test_the_total_of_a_filter_never_gets_smaller_and_becomes_exact(tmp_path: Path) -> None:
+def test_total_of_a_filter_never_gets_smaller_and_becomes_exact(tmp_path: Path) -> None:
     written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(30_000)])
     still = LogRegistry(
         lambda: {"log": log_from_path("log", str(tmp_path / "log"))}, EncryptedCursorCodec(b"k" * 32), clock=lambda: 0.0
@@ -371,7 +371,7 @@ def with_a_long_line(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("second", [5, 11_990, 12_010, 19_990])
-def test_a_minute_is_found_around_a_line_of_megabytes(tmp_path: Path, second: int) -> None:
+def test_minute_is_found_around_a_line_of_megabytes(tmp_path: Path, second: int) -> None:
     log = log_of(with_a_long_line(tmp_path / "log"))
     begin = parse_iso_us(ascending(second).isoformat(), "begin")
     query = LogQuery(start=begin, end=begin + 2_000_000)
@@ -405,7 +405,7 @@ def test_full_page_continues_at_the_unread_entries(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_a_log_in_utf_16_is_read(tmp_path: Path, encoding: str) -> None:
+def test_log_in_utf_16_is_read(tmp_path: Path, encoding: str) -> None:
     text = "".join(stamped(n, ascending(n)) for n in range(3)).replace("\n", " ä\r\n")
     (tmp_path / "log").write_bytes(f"\ufeff{text}".encode(encoding))
     log = log_of(tmp_path / "log")
@@ -454,7 +454,7 @@ def test_oldest_entries_first_are_the_newest_first_turned_around(
     assert pages[-1].total == len(down) and pages[-1].counted
 
 
-def test_a_folder_is_read_from_its_oldest_entry(tmp_path: Path) -> None:
+def test_folder_is_read_from_its_oldest_entry(tmp_path: Path) -> None:
     for part in range(3):
         written(tmp_path / f"{part}.log", [stamped(n, ascending(n)) for n in range(part, 900, 3)])
     log = DirectoryLog("log", "", AllowedPaths([tmp_path]), str(tmp_path))
@@ -487,7 +487,7 @@ def test_pages_that_are_cut_short_are_numbered_on(
         assert page.page_size == len(page.entries) <= 90
 
 
-def test_a_limit_beyond_the_size_of_a_page_is_reported(tmp_path: Path) -> None:
+def test_limit_beyond_the_size_of_a_page_is_reported(tmp_path: Path) -> None:
     written(tmp_path / "log", [f"{n}\n" for n in range(7000)])
     logs = LogRegistry(lambda: {"log": log_of(tmp_path / "log")}, EncryptedCursorCodec(b"k" * 32), clock=lambda: 0.0)
     first = logs.query("log", LogQuery(), limit=10_000)
@@ -506,7 +506,7 @@ def test_errors_among_20_000_lines_are_counted_in_one_call(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("query", [LogQuery(), LogQuery(min_level=1), LogQuery(contains="message 1")])
-def test_an_offset_beyond_the_last_match_does_not_count_as_matches(tmp_path: Path, query: LogQuery) -> None:
+def test_offset_beyond_the_last_match_does_not_count_as_matches(tmp_path: Path, query: LogQuery) -> None:
     written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(300)])
     logs = LogRegistry(lambda: {"log": log_of(tmp_path / "log")}, EncryptedCursorCodec(b"k" * 32), clock=lambda: 0.0)
     matches = 300 if query.contains is None else 111

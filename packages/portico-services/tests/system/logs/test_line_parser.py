@@ -393,7 +393,7 @@ def test_json_line_is_parsed(said: dict[str, Any], expected: tuple[Any, ...]) ->
     assert parsed(json.dumps(said, separators=(",", ":"))) == expected
 
 
-def test_the_zone_of_a_line_without_one_is_this_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zone_of_a_line_without_one_is_this_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Etc/GMT-2")
     time.tzset()
     timestamps._at_minute.cache_clear()
@@ -403,7 +403,7 @@ def test_the_zone_of_a_line_without_one_is_this_machines(monkeypatch: pytest.Mon
     assert parsed("2026-02-01 10:00:00 UTC INFO x")[:2] == ("2026-02-01T10:00:00Z", None)
 
 
-def test_the_year_is_the_last_in_which_a_line_is_not_from_the_future() -> None:
+def test_year_is_the_last_in_which_a_line_is_not_from_the_future() -> None:
     assert format_iso(parse_line("Mar  2 11:00:00 h t: a day ahead is a clock that differs", NOW).time or 0).startswith(
         "2026-03-02"
     )
@@ -448,7 +448,7 @@ def test_date_order_is_inferred_from_the_log() -> None:
         "\x1b[" * 30_000,
     ],
 )
-def test_a_line_made_to_be_slow_is_not(text: str) -> None:
+def test_line_made_to_be_slow_is_not(text: str) -> None:
     began = time.process_time()
     assert parse_line(text, NOW).message
     # A second is two hundred times what the slowest of them takes.

@@ -69,7 +69,7 @@ def ids(found: Any) -> list[int]:
     return [entry.id for entry in found.entries]
 
 
-def test_the_newest_are_first_and_all_are_counted() -> None:
+def test_newest_are_first_and_all_are_counted() -> None:
     found = logs().query("Numbers", LogQuery(), limit=3)
     assert ids(found) == [1000, 999, 998]
     assert (found.total, found.counted, found.has_more) == (1000, True, True)
@@ -97,7 +97,7 @@ def test_filters(query: LogQuery, expected: list[int]) -> None:
     assert ids(logs().query("Numbers", query, limit=3)) == expected
 
 
-def test_an_offset_passes_over_the_newest() -> None:
+def test_offset_passes_over_the_newest() -> None:
     found = logs().query("Numbers", LogQuery(min_level=ERROR), limit=3, offset=2)
     assert ids(found) == [980, 970, 960]
     assert (found.offset, found.total) == (2, 100)
@@ -139,7 +139,7 @@ def test_incomplete_count_is_not_reported_as_exact() -> None:
     assert 10 < found.total < 100_000
 
 
-def test_a_page_of_very_long_messages_has_fewer_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_of_very_long_messages_has_fewer_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portico_services.system.logs.log_registry.MAX_PAGE_MESSAGE_CHARS", 50)
     found = logs().query("Numbers", LogQuery(), limit=100)
     assert ids(found) == [1000, 999, 998, 997, 996]
@@ -168,7 +168,7 @@ def test_log_names_ignore_case_and_misspelling_gets_suggestion() -> None:
         logs().get("Nubmers")
 
 
-def test_an_entry_that_is_gone_is_absent() -> None:
+def test_entry_that_is_gone_is_absent() -> None:
     assert logs().entry("Numbers", 5).id == 5
     with pytest.raises(NotFound, match="log rotation"):
         logs().entry("Numbers", 5000)
@@ -177,7 +177,7 @@ def test_an_entry_that_is_gone_is_absent() -> None:
 # Cursors
 
 
-def test_a_cursor_cannot_be_read_or_changed() -> None:
+def test_cursor_cannot_be_read_or_changed() -> None:
     cursors = EncryptedCursorCodec(b"k" * 32)
     issued = cursors.encode(["q"], ["home", "alice"], [])
     assert cursors.decode(issued, ["q"]) == ["home", "alice"]
@@ -263,7 +263,7 @@ def test_journals_have_windows_names(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     }
 
 
-def test_a_path_is_a_log_of_its_kind(tmp_path: Path) -> None:
+def test_path_is_a_log_of_its_kind(tmp_path: Path) -> None:
     for name in ("a.evtx", "b.journal", "c.log"):
         (tmp_path / name).touch()
     kinds = {

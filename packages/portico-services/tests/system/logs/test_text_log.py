@@ -52,7 +52,7 @@ def page(log: TextLog | DirectoryLog, after: object, size: int) -> tuple[list[Lo
     return found, position
 
 
-def test_the_newest_line_is_first(tmp_path: Path) -> None:
+def test_newest_line_is_first(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(lines(0, 5000))
     assert numbers(read(log_of(tmp_path / "log"))) == list(range(4999, -1, -1))
 
@@ -142,7 +142,7 @@ def test_lines_that_are_indented_belong_to_the_one_before(tmp_path: Path) -> Non
     assert [entry.message for entry in read(log_of(tmp_path / "log"))] == ["message 1", "message 0\n  at one\n\tat two"]
 
 
-def test_a_very_long_line_is_cut_and_the_others_are_not_lost(tmp_path: Path) -> None:
+def test_very_long_line_is_cut_and_the_others_are_not_lost(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(line(0) + "x" * 1_000_000 + "\n" + line(1))
     entries = read(log_of(tmp_path / "log"))
     assert len(entries) == 3
@@ -150,7 +150,7 @@ def test_a_very_long_line_is_cut_and_the_others_are_not_lost(tmp_path: Path) -> 
     assert numbers([entries[0], entries[2]]) == [1, 0]
 
 
-def test_a_packed_file_that_is_a_bomb_or_damaged_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_file_that_is_a_bomb_or_damaged_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_file, "MAX_UNCOMPRESSED_BYTES", 1_000_000)
     (tmp_path / "log").write_text(lines(0, 3))
     (tmp_path / "log.1.gz").write_bytes(gzip.compress(bytes(50_000_000)))
@@ -179,7 +179,7 @@ def test_binary_files_in_a_directory_log_are_skipped(tmp_path: Path) -> None:
 # Folders
 
 
-def test_a_folder_is_one_log_by_time(tmp_path: Path) -> None:
+def test_folder_is_one_log_by_time(tmp_path: Path) -> None:
     for part in range(3):
         (tmp_path / f"{part}.log").write_text("".join(line(n) for n in range(part, 60, 3)))
     log = DirectoryLog("test", "", AllowedPaths([tmp_path]), str(tmp_path))
@@ -213,7 +213,7 @@ def test_entries_of_a_folder_are_found_again_by_their_ids(tmp_path: Path) -> Non
         assert again.message == entry.message
 
 
-def test_a_folder_that_grows_has_another_stamp(tmp_path: Path) -> None:
+def test_folder_that_grows_has_another_stamp(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(line(0))
     log = DirectoryLog("test", "", AllowedPaths([tmp_path]), str(tmp_path))
     before = log.change_stamp()

@@ -108,7 +108,7 @@ def test_event_without_message_file_shows_its_data(api: Api) -> None:
     assert entry.message == "param1=Interactive & Services; param2=Incorrect function.; bare"
 
 
-def test_a_page_goes_on_behind_the_last_record(api: Api) -> None:
+def test_page_goes_on_behind_the_last_record(api: Api) -> None:
     entries = WindowsLog("System").scan_newest_first(LogQuery(), 5, [])
     assert [entry.id for entry in entries if entry] == [4, 3, 2, 1, 0]
 
@@ -125,7 +125,7 @@ def test_trouble_is_typed(api: Api) -> None:
         list(WindowsLog("Security").scan_newest_first(LogQuery(), None, []))
 
 
-def test_the_logs_of_a_machine_are_its_channels(api: Api) -> None:
+def test_logs_of_a_machine_are_its_channels(api: Api) -> None:
     assert list(list_channels()) == ["System", "Microsoft-Windows-Sysmon/Operational"]
     assert list(dict(discovery._windows())) == [
         "System",

@@ -100,7 +100,7 @@ def test_secrets_and_other_users_are_denied(path: str) -> None:
     portable.close()
 
 
-def test_a_branch_or_key_that_is_not_there_is_absent(registry: RegistryTree) -> None:
+def test_branch_or_key_that_is_not_there_is_absent(registry: RegistryTree) -> None:
     assert registry.content("")[1].subkeys == ["HKEY_CURRENT_USER"]
     assert registry.content("HKCU")[1] == KeyPage([], [], None, [], None)
     for path in (r"HKCU\nothing", r"nothing\at\all"):
@@ -118,7 +118,7 @@ def test_portable_registry_persists_in_its_file(tmp_path: Path) -> None:
     assert before.value == 1
 
 
-def test_a_hive_file_is_a_branch(tmp_path: Path) -> None:
+def test_hive_file_is_a_branch(tmp_path: Path) -> None:
     (tmp_path / "NTUSER.DAT").write_bytes(forgery.hive())
     path = str(tmp_path / "NTUSER.DAT")
     registry = RegistryTree({"sample": HiveBranch(AllowedPaths([path]), path)}, writable=True)
@@ -146,7 +146,7 @@ def test_sysctl_is_a_branch(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/sys/kernel"), reason="the settings of a Linux kernel")
-def test_the_settings_of_this_kernel_are_read() -> None:
+def test_settings_of_this_kernel_are_read() -> None:
     assert RegistryTree({"sysctl": SysctlBranch()}).value(r"sysctl\kernel", "ostype")[1].value == "Linux"
 
 
@@ -198,7 +198,7 @@ def test_property_lists_are_a_branch(tmp_path: Path) -> None:
         registry.content(r"plists\nothing")
 
 
-def test_a_property_list_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_property_list_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform_branches, "MAX_PLIST_BYTES", 100)
     (tmp_path / "a.plist").write_bytes(plistlib.dumps({"x": "y" * 200}))
     with pytest.raises(CorruptData, match="exceeds 100 bytes"):
@@ -256,7 +256,7 @@ class Winreg(SimpleNamespace):
         self.keys[key][name] = (value, kind)
 
 
-def test_the_live_registry_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_registry_of_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     api = Winreg()
     monkeypatch.setitem(sys.modules, "winreg", api)  # type: ignore[arg-type]
     registry = RegistryTree({"HKEY_CURRENT_USER": WindowsBranch("HKEY_CURRENT_USER")}, writable=True)
@@ -296,7 +296,7 @@ def test_hive_is_configured_by_path(hive_files: dict[str, Path], name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["", "\\", "/"])
-def test_a_hive_without_a_name_is_refused(name: str, tmp_path: Path) -> None:
+def test_hive_without_a_name_is_refused(name: str, tmp_path: Path) -> None:
     portable = PortableRegistry(":memory:")
     with pytest.raises(SystemToolError, check=has_outcome("invalid"), match="invalid name of a hive"):
         list_branches({name: tmp_path / "hive"}, portable)

@@ -57,7 +57,7 @@ async def test_missing_log_file_is_reported_as_a_problem(tmp_path: Path) -> None
         assert (await ask(client, "eventlog_stats", logName="shop"))["problems"]
 
 
-async def test_the_list_of_logs_has_their_numbers_of_entries(tmp_path: Path) -> None:
+async def test_list_of_logs_has_their_numbers_of_entries(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("one\n  of two lines\ntwo\n")
     async with serving({"shop": tmp_path / "log"}) as client:
         [listed] = (await ask(client, "eventlog_list_logs"))["logs"]

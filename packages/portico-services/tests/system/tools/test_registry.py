@@ -77,7 +77,7 @@ async def test_every_subkey_is_on_one_page(client: Client) -> None:
     assert names == [f"svc{n:04}" for n in range(SERVICES)]
 
 
-async def test_a_cursor_belongs_to_its_key(client: Client) -> None:
+async def test_cursor_belongs_to_its_key(client: Client) -> None:
     page = await asked(client, "reg_list", path=r"sys\ControlSet002\Services", limit=10)
     assert len(page["subkeys"]) == 10
     with pytest.raises(ToolError, match="does not belong to this query"):
@@ -98,7 +98,7 @@ async def test_writes_between_pages_do_not_shift_the_listing() -> None:
     assert (shown, second["nextCursor"]) == ([["b", "d"], ["f"]], None)
 
 
-async def test_a_long_value_is_had_in_parts(client: Client) -> None:
+async def test_long_value_is_had_in_parts(client: Client) -> None:
     where = {"path": r"sys\ControlSet002\Control\Manager", "name": "AppCompatCache"}
     whole = await asked(client, "reg_read", **where)
     assert (bytes.fromhex(whole["value"]), whole["size"], whole["nextOffset"]) == (CACHE, len(CACHE), None)
@@ -114,7 +114,7 @@ async def test_a_long_value_is_had_in_parts(client: Client) -> None:
 
 
 @pytest.mark.parametrize("name", ["Path", "Solid"])
-async def test_a_long_text_is_divided_between_words(client: Client, name: str) -> None:
+async def test_long_text_is_divided_between_words(client: Client, name: str) -> None:
     where = {"path": r"sys\ControlSet002\Control\Manager", "name": name}
     whole = (await asked(client, "reg_read", **where, length=2**20))["value"]
     parts: list[str] = []
@@ -128,7 +128,7 @@ async def test_a_long_text_is_divided_between_words(client: Client, name: str) -
     assert name == "Solid" or all(part[-1] in " ;\\" for part in parts)
 
 
-async def test_a_list_of_texts_is_divided_between_them(client: Client) -> None:
+async def test_list_of_texts_is_divided_between_them(client: Client) -> None:
     where = {"path": r"sys\ControlSet002\Control\Manager", "name": "Lines"}
     found: list[str] = []
     offset = 0
@@ -151,7 +151,7 @@ async def test_no_part_begins_or_ends_within_a_name(hive: Path) -> None:
             assert "user-" in part["value"]
 
 
-async def test_a_listing_has_the_beginning_of_a_long_value(client: Client) -> None:
+async def test_listing_has_the_beginning_of_a_long_value(client: Client) -> None:
     page = await asked(client, "reg_list", path=r"sys\ControlSet002\Control\Manager")
     cache = page["values"][0]
     assert (cache["name"], cache["size"], cache["nextOffset"]) == ("AppCompatCache", len(CACHE), 4096)
@@ -170,7 +170,7 @@ async def test_many_long_values_are_on_several_pages(tmp_path: Path) -> None:
     assert 0 < len(page["values"]) < 100
 
 
-async def test_the_current_control_set_is_the_selected_one(client: Client) -> None:
+async def test_current_control_set_is_the_selected_one(client: Client) -> None:
     page = await asked(client, "reg_list", path=r"sys\currentcontrolset\Control")
     assert (page["path"], page["subkeys"]) == (r"sys\ControlSet002\Control", ["Manager"])
     read = await asked(
@@ -179,7 +179,7 @@ async def test_the_current_control_set_is_the_selected_one(client: Client) -> No
     assert (read["path"], read["value"]) == (r"sys\ControlSet002\Control\Manager", "0001020304050607")
 
 
-async def test_a_missing_key_is_not_a_missing_value(client: Client) -> None:
+async def test_missing_key_is_not_a_missing_value(client: Client) -> None:
     for tool in ("reg_read", "reg_list"):
         for path in (r"sys\ControlSet002\Nothing", r"sys\CurrentControlSet\Nothing", r"HKCU\Nothing"):
             with pytest.raises(ToolError, match="does not exist"):
@@ -188,7 +188,7 @@ async def test_a_missing_key_is_not_a_missing_value(client: Client) -> None:
         await client.call_tool("reg_read", {"path": r"sys\Select", "name": "Nothing"})
 
 
-async def test_a_healthy_key_does_not_repeat_the_damage_of_its_neighbours(tmp_path: Path) -> None:
+async def test_healthy_key_does_not_repeat_the_damage_of_its_neighbours(tmp_path: Path) -> None:
     data, spoilt = made_hive()
     (tmp_path / "SYSTEM").write_bytes(data[: spoilt + 4] + b"??" + data[spoilt + 6 :])
     server = Server("machine")
@@ -199,7 +199,7 @@ async def test_a_healthy_key_does_not_repeat_the_damage_of_its_neighbours(tmp_pa
         assert (await asked(client, "reg_read", path=r"sys\Healthy", name="n"))["value"] == 7
 
 
-async def test_a_real_system_hive_is_listed_whole(hive_files: dict[str, Path]) -> None:
+async def test_real_system_hive_is_listed_whole(hive_files: dict[str, Path]) -> None:
     """Its largest key has more subkeys than a page."""
     keys = {path: [sub.name for sub in key.subkeys()] for path, key in Hive(hive_files["SYSTEM"].read_bytes()).walk()}
     path, expected = max(keys.items(), key=lambda one: len(one[1]))
@@ -225,7 +225,7 @@ async def test_a_real_system_hive_is_listed_whole(hive_files: dict[str, Path]) -
         (lambda path: path.symlink_to(path.with_name("gone")), "file not found: "),
     ],
 )
-def test_a_hive_that_is_not_a_file_is_an_error_at_the_start(
+def test_hive_that_is_not_a_file_is_an_error_at_the_start(
     tmp_path: Path, made: Callable[[Path], object], message: str
 ) -> None:
     made(tmp_path / "SYSTEM")

@@ -59,7 +59,7 @@ def test_every_command_has_an_example_that_can_be_parsed(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", [one for one in all_commands() if form_for(one).action_options])
-def test_the_help_of_an_action_has_its_options_only(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_an_action_has_its_options_only(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     parser = parser_for(command)
     known = {name for flag in parser.flags for name in flag.option_strings}
     options = form_for(command).action_options
@@ -123,7 +123,7 @@ def test_only_common_options_belong_to_every_action(command: str) -> None:
         ("tokens", ["list", "--all-scopes"], "--all-scopes is an option of add, not of list"),
     ],
 )
-def test_an_option_of_another_action_is_refused(
+def test_option_of_another_action_is_refused(
     command: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -185,7 +185,7 @@ def test_serve_lists_tools_as_the_flags_say(words: list[str], chosen: str | None
         (":memory:", ":memory:"),
     ],
 )
-def test_a_url_without_scheme_or_host_is_completed(typed: str, url: str) -> None:
+def test_url_without_scheme_or_host_is_completed(typed: str, url: str) -> None:
     assert parse_serve([typed]).target == url
     assert parse_target_command("inspect", [typed]).target == url
 

@@ -78,7 +78,7 @@ async def turns() -> None:
 # The state machine
 
 
-async def test_a_session_goes_from_created_to_initializing_to_operating_to_shutdown(
+async def test_session_goes_from_created_to_initializing_to_operating_to_shutdown(
     server: Server, connect: Connect
 ) -> None:
     """basic/lifecycle: Initialization, Operation, Shutdown."""
@@ -159,7 +159,7 @@ async def test_requests_before_initialized_follow_the_lifecycle_option(
     assert "result" in await wire.request("tools/list")
 
 
-async def test_the_short_name_of_initialized_is_understood(server: Server, connect: Connect) -> None:
+async def test_short_name_of_initialized_is_understood(server: Server, connect: Connect) -> None:
     """Early servers knew it as `initialized`, and clients of theirs still say so."""
     wire = connect(server)
     await wire.initialize(V2025_11_25, initialized=False)
@@ -183,7 +183,7 @@ def _newcomer() -> str:
 
 @pytest.mark.requirement("lifecycle.once")
 @pytest.mark.parametrize("initialized", [False, True])
-async def test_a_second_initialize_is_an_invalid_request_and_changes_nothing(
+async def test_second_initialize_is_an_invalid_request_and_changes_nothing(
     initialized: bool, server: Server, connect: Connect
 ) -> None:
     wire = connect(server)
@@ -212,7 +212,7 @@ async def test_request_after_shutdown_is_rejected_without_logging_an_error(
 
 @pytest.mark.requirement("lifecycle.version-echo")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_a_revision_we_know_is_echoed(revision: str, server: Server, connect: Connect) -> None:
+async def test_revision_we_know_is_echoed(revision: str, server: Server, connect: Connect) -> None:
     """basic/lifecycle, Version Negotiation: "If the server supports the requested protocol version, it MUST respond
     with the same version"."""
     wire = connect(server)
@@ -407,7 +407,7 @@ async def test_while_initialize_is_being_answered_only_ping_is(server: Server, c
     assert "result" in await wire.response(0)
 
 
-async def test_a_handshake_that_fails_can_be_tried_again(
+async def test_handshake_that_fails_can_be_tried_again(
     server: Server, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     slow = Slow(server)
@@ -431,9 +431,7 @@ async def logged(wire: Any) -> list[str]:
 
 @pytest.mark.requirement("logging.level")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_the_level_that_is_set_is_the_lowest_that_is_sent(
-    revision: str, server: Server, connect: Connect
-) -> None:
+async def test_level_that_is_set_is_the_lowest_that_is_sent(revision: str, server: Server, connect: Connect) -> None:
     """server/utilities/logging: the eight levels of RFC 5424; the server sends those at or above the one set."""
     wire = connect(server)
     await wire.initialize(revision)
@@ -446,7 +444,7 @@ async def test_the_level_that_is_set_is_the_lowest_that_is_sent(
 
 @pytest.mark.requirement("logging.level-invalid")
 @pytest.mark.parametrize("params", [None, {}, {"level": "warn"}, {"level": "INFO"}, {"level": 3}, {"level": None}])
-async def test_a_level_that_does_not_exist_is_invalid_params(params: Any, server: Server, connect: Connect) -> None:
+async def test_level_that_does_not_exist_is_invalid_params(params: Any, server: Server, connect: Connect) -> None:
     """server/utilities/logging, Error Handling: "Invalid log level: -32602"."""
     wire = connect(server)
     await wire.initialize(V2025_11_25)
@@ -502,13 +500,13 @@ async def test_after_unsubscribing_there_is_silence(server: Server, connect: Con
 
 @pytest.mark.parametrize("method", ["resources/subscribe", "resources/unsubscribe"])
 @pytest.mark.parametrize("params", [None, {}, {"uri": 1}, {"uri": None}])
-async def test_a_subscription_needs_a_uri(method: str, params: Any, server: Server, connect: Connect) -> None:
+async def test_subscription_needs_a_uri(method: str, params: Any, server: Server, connect: Connect) -> None:
     wire = connect(server)
     await wire.initialize(V2025_11_25)
     assert await code(wire, method, params) == INVALID_PARAMS
 
 
-async def test_a_session_has_a_bounded_number_of_subscriptions(server: Server, connect: Connect) -> None:
+async def test_session_has_a_bounded_number_of_subscriptions(server: Server, connect: Connect) -> None:
     server.resource("note://{n}")(lambda n: n)
     wire = connect(server)
     await wire.initialize(V2025_11_25)
@@ -549,7 +547,7 @@ async def test_no_notifications_before_initialized(server: Server, connect: Conn
 
 
 @pytest.mark.requirement("lifecycle.shutdown")
-async def test_when_a_session_ends_nobody_listens_any_more(server: Server, connect: Connect) -> None:
+async def test_ending_a_session_ends_its_subscriptions(server: Server, connect: Connect) -> None:
     wire = connect(server)
     await wire.initialize(V2025_11_25)
     await wire.request("resources/subscribe", {"uri": "note://a"})
@@ -572,7 +570,7 @@ async def test_when_a_session_ends_nobody_listens_any_more(server: Server, conne
         ("prompts/list", None),
     ],
 )
-async def test_a_capability_that_is_not_advertised_is_a_method_that_is_not_there(
+async def test_capability_that_is_not_advertised_is_a_method_that_is_not_there(
     method: str, params: Any, connect: Connect
 ) -> None:
     """basic/lifecycle, Operation (2025-06-18 on): both parties MUST "only use capabilities that were successfully
@@ -584,7 +582,7 @@ async def test_a_capability_that_is_not_advertised_is_a_method_that_is_not_there
 
 
 @pytest.mark.requirement("tools.list-changed-declared")
-async def test_a_server_that_does_not_advertise_changes_does_not_tell_of_them(connect: Connect) -> None:
+async def test_server_that_does_not_advertise_changes_does_not_tell_of_them(connect: Connect) -> None:
     """server/tools, Capabilities: `listChanged` says whether the server emits the notification."""
     server = Server("quiet", capabilities={"tools": {}, "resources": {}})
     wire = connect(server)

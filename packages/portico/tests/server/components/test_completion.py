@@ -60,7 +60,7 @@ async def complete(ref: dict[str, str], argument: str, value: str, **options: An
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_an_argument_of_a_prompt_is_completed(revision: str) -> None:
+async def test_argument_of_a_prompt_is_completed(revision: str) -> None:
     found = await complete(PAINT, "colour", "r", protocol_version=revision)
     assert (found.values, found.total, found.has_more) == (["red", "rose"], 2, False)
 
@@ -95,7 +95,7 @@ async def test_enumerated_values_are_completed(argument: str, typed: str, expect
 
 @pytest.mark.requirement("completion.argument-unknown")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_an_argument_that_there_is_not_cannot_be_completed(revision: str) -> None:
+async def test_argument_that_there_is_not_cannot_be_completed(revision: str) -> None:
     """server/utilities/completion, Error Handling: -32602."""
     for reference in (PLACE, PAINT):
         with pytest.raises(InvalidParams, match="has no argument"):
@@ -148,7 +148,7 @@ async def test_explicit_completion_is_limited_to_100_values() -> None:
     assert len(found.values) <= 100
 
 
-async def test_a_plain_function_runs_in_a_thread() -> None:
+async def test_plain_function_runs_in_a_thread() -> None:
     where: list[str] = []
     server = Server("s")
     server.prompt("p")(lambda n: n)
@@ -195,7 +195,7 @@ async def test_malformed_completion_requests_are_invalid_params(connect: Connect
     assert "completion/complete" in error["message"]
 
 
-async def test_an_unexpected_exception_shows_an_id_and_nothing_else() -> None:
+async def test_unexpected_exception_shows_an_id_and_nothing_else() -> None:
     server = Server("s")
     server.prompt("p")(lambda n: n)
     server.completion("p", "n")(lambda typed: 1 / 0)
@@ -206,7 +206,7 @@ async def test_an_unexpected_exception_shows_an_id_and_nothing_else() -> None:
 
 
 @pytest.mark.requirement("completion.declared")
-async def test_a_server_without_completions_has_no_such_method() -> None:
+async def test_server_without_completions_has_no_such_method() -> None:
     server = Server("s", capabilities={"tools": {}})
     async with Client(server) as client:
         with pytest.raises(ProtocolError) as raised:

@@ -64,7 +64,7 @@ async def test_context_variable_set_by_a_dependency_is_visible_and_reset() -> No
         assert (await client.call_tool("use", {})).data == "1 acme"
 
 
-async def test_one_that_hangs_when_a_call_has_run_out_of_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_upstream_is_abandoned_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dependencies, "CLEANUP_TIMEOUT_SECONDS", 0.1)
     left: list[str] = []
 

@@ -21,7 +21,7 @@ async def messages(server: Server, name: str, arguments: dict[str, str] | None =
         return (await client.get_prompt(name, arguments)).messages
 
 
-async def test_a_prompt_is_listed_with_its_arguments() -> None:
+async def test_prompt_is_listed_with_its_arguments() -> None:
     server = Server("s")
 
     @server.prompt(title="Review", icons=[Icon("https://example.com/i.png")], meta={"example.com/a": 1})
@@ -39,7 +39,7 @@ async def test_a_prompt_is_listed_with_its_arguments() -> None:
     ]
 
 
-async def test_a_prompt_without_arguments_lists_none(connect: Connect) -> None:
+async def test_prompt_without_arguments_lists_none(connect: Connect) -> None:
     server = Server("s")
     server.prompt("bare")(lambda: "")
     assert (await connect(server).request_stateless("prompts/list"))["result"]["prompts"] == [{"name": "bare"}]
@@ -72,7 +72,7 @@ async def test_text_is_converted_to_the_annotated_type(revision: str) -> None:
     assert seen == [3, 0.5, True, ["x"], "a"]
 
 
-async def test_a_text_that_looks_like_a_number_stays_a_text() -> None:
+async def test_text_that_looks_like_a_number_stays_a_text() -> None:
     server = Server("s")
     server.prompt(echo)
     [message] = await messages(server, "echo", {"said": "42"})
@@ -114,7 +114,7 @@ async def test_explicit_result_is_unchanged() -> None:
 
 @pytest.mark.requirement("content.base64")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_an_image_may_stand_in_a_message(revision: str) -> None:
+async def test_image_may_stand_in_a_message(revision: str) -> None:
     server = Server("s")
     server.prompt("p")(lambda: ["look", Image(data=b"\x00")])
     text, image = await messages(server, "p", protocol_version=revision)
@@ -133,7 +133,7 @@ async def test_content_unknown_to_a_protocol_version_is_sent_as_text(revision: s
         assert "a://b" in linked.content.text
 
 
-async def test_the_context_is_not_an_argument() -> None:
+async def test_context_is_not_an_argument() -> None:
     server = Server("s")
 
     @server.prompt
@@ -176,7 +176,7 @@ async def counting(count: Annotated[int, "How many"]) -> str:
 
 @pytest.mark.requirement("prompts.unknown")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_an_unknown_prompt_is_met_with_the_nearest_name(revision: str) -> None:
+async def test_unknown_prompt_is_met_with_the_nearest_name(revision: str) -> None:
     server = Server("s")
     server.prompt(counting)
     async with Client(server, protocol_version=revision) as client:
@@ -198,7 +198,7 @@ async def test_arguments_are_texts(connect: Connect, arguments: Any) -> None:
     assert "arguments" in error["message"]
 
 
-async def test_an_unexpected_exception_shows_an_id_and_nothing_else() -> None:
+async def test_unexpected_exception_shows_an_id_and_nothing_else() -> None:
     server = Server("s")
 
     @server.prompt
@@ -213,7 +213,7 @@ async def test_an_unexpected_exception_shows_an_id_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_refusal_of_the_author_is_an_error_with_the_authors_words(connect: Connect, revision: str) -> None:
+async def test_refusal_of_the_author_is_an_error_with_the_authors_words(connect: Connect, revision: str) -> None:
     """A prompt has no isError: a ToolError in its body must not come back as the result of a tool."""
     server = Server("s")
 
@@ -228,7 +228,7 @@ async def test_a_refusal_of_the_author_is_an_error_with_the_authors_words(connec
     assert "Not on Sundays." in said["error"]["message"]
 
 
-async def test_a_tool_and_a_prompt_may_share_a_name() -> None:
+async def test_tool_and_a_prompt_may_share_a_name() -> None:
     server = Server("s")
     server.tool("capture")(lambda: "tool")
     server.prompt("capture")(lambda: "prompt")

@@ -144,7 +144,7 @@ async def test_file_path_is_not_disclosed(tmp_path: Path) -> None:
     assert (contents.uri, contents.mime_type, contents.text) == ("a://b", "text/plain", "inside")
 
 
-async def test_a_resource_may_have_several_contents() -> None:
+async def test_resource_may_have_several_contents() -> None:
     server = Server("s")
     parts = [TextResourceContents(uri="a://b/1", text="one"), BlobResourceContents(uri="a://b/2", blob="AA==")]
     server.resource("a://b")(lambda: parts)
@@ -154,7 +154,7 @@ async def test_a_resource_may_have_several_contents() -> None:
 
 
 @pytest.mark.parametrize("body", ["async", "thread", "inline"])
-async def test_a_body_may_run_anywhere(body: str) -> None:
+async def test_body_may_run_anywhere(body: str) -> None:
     server = Server("s")
 
     def plain(ctx: Context) -> str:
@@ -190,7 +190,7 @@ async def test_response_has_the_requested_uri() -> None:
     assert (await read(server, "a://one")).uri == "a://one"
 
 
-async def test_the_exact_uri_wins_over_the_template_and_the_special_over_the_general() -> None:
+async def test_exact_uri_wins_over_the_template_and_the_special_over_the_general() -> None:
     server = Server("s")
     server.resource("a://{+rest}")(lambda rest: "general")
     server.resource("a://x/{y}")(lambda y: "special")
@@ -201,7 +201,7 @@ async def test_the_exact_uri_wins_over_the_template_and_the_special_over_the_gen
 
 
 @pytest.mark.requirement("resources.uris-validated")
-async def test_a_value_of_the_wrong_type_is_named() -> None:
+async def test_value_of_the_wrong_type_is_named() -> None:
     server = Server("s")
     server.resource("db://{row}")(take_row)
     async with Client(server) as client:
@@ -218,7 +218,7 @@ def take_row(row: int) -> str:
     return str(row)
 
 
-def test_the_variables_and_the_parameters_are_the_same_words() -> None:
+def test_variables_and_the_parameters_are_the_same_words() -> None:
     server = Server("s")
     with pytest.raises(UsageError, match="no variable for the parameter 'y'"):
         server.resource("a://{x}")(lambda x, y: "")
@@ -251,7 +251,7 @@ async def test_missing_resource_error_contains_the_uri(revision: str, uri: str) 
     assert raised.value.data == {"uri": uri}
 
 
-async def test_a_file_that_is_missing_is_a_resource_that_is_missing(tmp_path: Path) -> None:
+async def test_file_that_is_missing_is_a_resource_that_is_missing(tmp_path: Path) -> None:
     server = Server("s")
     server.resource("a://{name}")(lambda name: (tmp_path / name).read_text())
     async with Client(server) as client:
@@ -263,7 +263,7 @@ async def test_a_file_that_is_missing_is_a_resource_that_is_missing(tmp_path: Pa
 
 @pytest.mark.requirement("resources.internal")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_an_unexpected_exception_shows_an_id_and_nothing_else(revision: str) -> None:
+async def test_unexpected_exception_shows_an_id_and_nothing_else(revision: str) -> None:
     server = Server("s")
 
     @server.resource("a://b")
@@ -278,7 +278,7 @@ async def test_an_unexpected_exception_shows_an_id_and_nothing_else(revision: st
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_refusal_of_the_author_is_an_error_with_the_authors_words(connect: Connect, revision: str) -> None:
+async def test_refusal_of_the_author_is_an_error_with_the_authors_words(connect: Connect, revision: str) -> None:
     """A resource has no isError: a ToolError in its body must not come back as the result of a tool."""
     server = Server("s")
 
@@ -315,7 +315,7 @@ async def test_subscriber_is_notified_until_it_unsubscribes(heard: Any, revision
     ]
 
 
-async def test_a_subscription_covers_what_is_below(heard: Any) -> None:
+async def test_subscription_covers_resources_below_the_uri(heard: Any) -> None:
     server = Server("s")
     server.resource("a://b")(lambda: "")
     async with (
@@ -344,7 +344,7 @@ async def test_many_updates_in_one_go_are_informed_once(heard: Any) -> None:
     assert [said["uri"] for method, said in heard.messages if method.endswith("updated")] == ["a://b", "a://last"]
 
 
-async def test_an_update_may_be_told_from_a_thread(heard: Any) -> None:
+async def test_update_may_be_told_from_a_thread(heard: Any) -> None:
     server = Server("s")
     server.resource("a://b")(lambda: "")
 

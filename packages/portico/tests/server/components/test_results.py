@@ -167,7 +167,7 @@ def same(one: Any, other: Any) -> bool:
 @pytest.mark.requirement("tools.structured-text")
 @pytest.mark.parametrize("hint, value, json", VALUES, ids=lambda one: str(one)[:40])
 @pytest.mark.parametrize("revision", STRUCTURED)
-async def test_a_value_is_structured_as_an_object(
+async def test_value_is_structured_as_an_object(
     connect: Connect, revision: str, hint: Any, value: Any, json: Any
 ) -> None:
     """A value of a type that is not always an object is the member `result` of one, on every version."""
@@ -196,7 +196,7 @@ async def test_structured_content_fits_its_schema(
 
 @pytest.mark.parametrize("hint, value, json", VALUES, ids=lambda one: str(one)[:40])
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25"])
-async def test_until_2025_11_25_what_is_structured_is_an_object(
+async def test_structured_content_is_an_object_until_2025_11_25(
     connect: Connect, revision: str, hint: Any, value: Any, json: Any
 ) -> None:
     tool, result = await listed_and_called(connect, returning(hint, value), revision)
@@ -206,7 +206,7 @@ async def test_until_2025_11_25_what_is_structured_is_an_object(
 
 @pytest.mark.parametrize("hint, value, json", VALUES, ids=lambda one: str(one)[:40])
 @pytest.mark.parametrize("revision", STRUCTURED)
-async def test_a_client_gets_the_value_back(revision: str, hint: Any, value: Any, json: Any) -> None:
+async def test_client_gets_the_value_back(revision: str, hint: Any, value: Any, json: Any) -> None:
     """`.data` is the value, whatever an older revision had to wrap around it."""
     async with Client(returning(hint, value), protocol_version=revision) as client:
         result = await client.call_tool("give")
@@ -231,7 +231,7 @@ async def test_before_2025_06_18_there_is_text(
 
 @pytest.mark.parametrize("hint", [Any, None, Annotated[str, "said"]])
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_text_is_a_text(connect: Connect, revision: str, hint: Any) -> None:
+async def test_text_is_a_text(connect: Connect, revision: str, hint: Any) -> None:
     tool, result = await listed_and_called(connect, returning(hint, "words"), revision)
     assert "outputSchema" not in tool
     assert result["content"] == [{"type": "text", "text": "words"}]
@@ -239,7 +239,7 @@ async def test_a_text_is_a_text(connect: Connect, revision: str, hint: Any) -> N
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_text_that_was_promised_is_structured_too(connect: Connect, revision: str) -> None:
+async def test_text_that_was_promised_is_structured_too(connect: Connect, revision: str) -> None:
     """As FastMCP and the official SDK have it: their clients read the value there."""
     tool, result = await listed_and_called(connect, returning(str, "words"), revision)
     assert result["content"] == [{"type": "text", "text": "words"}]
@@ -249,7 +249,7 @@ async def test_a_text_that_was_promised_is_structured_too(connect: Connect, revi
         assert result["structuredContent"] == {"result": "words"}
 
 
-async def test_a_server_may_keep_texts_plain(connect: Connect) -> None:
+async def test_server_may_keep_texts_plain(connect: Connect) -> None:
     server = Server("s", component_defaults=ComponentDefaults(structured_output=False))
 
     @server.tool
@@ -405,7 +405,7 @@ async def test_missing_image_file_does_not_reveal_its_path(tmp_path: Path) -> No
     assert "error id" in result.text
 
 
-def test_a_picture_has_one_source() -> None:
+def test_picture_has_one_source() -> None:
     for options in ({}, {"path": "a", "data": b"b"}):
         with pytest.raises(UsageError, match="Image takes a path or data"):
             Image(**options)
@@ -415,7 +415,7 @@ def test_a_picture_has_one_source() -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_result_may_be_said_in_full(connect: Connect, revision: str) -> None:
+async def test_result_may_be_said_in_full(connect: Connect, revision: str) -> None:
     full = ToolResult(content=["a", Image(data=PNG)], structured={"n": 1}, meta={"example.com/a": 1})
     _, result = await listed_and_called(connect, returning(ToolResult, full), revision)
     assert [block["type"] for block in result["content"]] == ["text", "image"]
@@ -445,7 +445,7 @@ async def test_incomplete_tool_results_are_completed(connect: Connect, full: Too
     assert isinstance(result.get("structuredContent", {}), dict)
 
 
-async def test_a_result_said_in_full_is_not_used_up(connect: Connect) -> None:
+async def test_result_said_in_full_is_not_used_up(connect: Connect) -> None:
     """The same object may be returned to many clients of many revisions."""
     full = ToolResult(content="same", meta={"example.com/a": 1})
     server = returning(Any, full)
@@ -458,7 +458,7 @@ async def test_a_result_said_in_full_is_not_used_up(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("revision", STRUCTURED)
-async def test_an_author_may_write_the_output_schema(connect: Connect, revision: str) -> None:
+async def test_author_may_write_the_output_schema(connect: Connect, revision: str) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "description": "How many"}}, "required": ["n"]}
     server = Server("s")
 
@@ -546,7 +546,7 @@ def test_invalid_output_schema_raises_usage_error(schema: Any) -> None:
         promising(1, schema)
 
 
-async def test_without_the_package_what_certainly_does_not_fit_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_obviously_invalid_arguments_are_rejected_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     for value, fits in (({"n": 1}, True), ({"n": "one"}, False), ({}, False)):
         async with Client(promising(value, SCHEMA)) as client:
@@ -585,7 +585,7 @@ async def test_result_that_violates_the_inferred_schema_is_not_sent(revision: st
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("revision", STRUCTURED)
-async def test_a_number_that_json_does_not_have_is_not_sent_as_null(revision: str, value: float) -> None:
+async def test_number_that_json_does_not_have_is_not_sent_as_null(revision: str, value: float) -> None:
     async with Client(returning(float, value), protocol_version=revision) as client:
         assert (await client.call_tool("give", raise_on_error=False)).is_error
 

@@ -93,7 +93,7 @@ def became_cancelled(ctx: Context) -> bool:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_plain_body_runs_in_a_thread_and_the_others_do_not(revision: str) -> None:
+async def test_plain_body_runs_in_a_thread_and_the_others_do_not(revision: str) -> None:
     server = Server("s")
 
     def here() -> str:
@@ -112,7 +112,7 @@ async def test_a_plain_body_runs_in_a_thread_and_the_others_do_not(revision: str
         assert (await client.call_tool("loop")).text == ours
 
 
-async def test_a_body_in_a_thread_sees_the_context_it_was_called_in() -> None:
+async def test_body_in_a_thread_sees_the_context_it_was_called_in() -> None:
     server = Server("s")
 
     def introduce(handler: Any) -> Any:
@@ -192,7 +192,7 @@ async def test_threads_do_not_keep_a_process_from_ending() -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_blocked_body_does_not_stop_anything_else(gate: Gate, revision: str) -> None:
+async def test_blocked_body_does_not_stop_anything_else(gate: Gate, revision: str) -> None:
     server = blocking(gate, max_threads=1)
 
     @server.tool
@@ -210,7 +210,7 @@ async def test_a_blocked_body_does_not_stop_anything_else(gate: Gate, revision: 
         assert (await call).text == "passed 0"
 
 
-async def test_a_blocked_body_can_be_cancelled_and_is_not_answered(connect: Connect, gate: Gate) -> None:
+async def test_blocked_body_can_be_cancelled_and_is_not_answered(connect: Connect, gate: Gate) -> None:
     server = blocking(gate)
     wire = connect(server)
     await wire.initialize("2025-11-25")
@@ -223,7 +223,7 @@ async def test_a_blocked_body_can_be_cancelled_and_is_not_answered(connect: Conn
     assert wire.other_messages == []
 
 
-async def test_a_body_can_see_that_nobody_waits_any_more(connect: Connect) -> None:
+async def test_function_can_detect_cancellation(connect: Connect) -> None:
     server = Server("s")
     begun, seen = threading.Event(), threading.Event()
 
@@ -244,7 +244,7 @@ async def test_a_body_can_see_that_nobody_waits_any_more(connect: Connect) -> No
     assert wire.is_silent
 
 
-async def test_a_call_that_is_cancelled_before_it_has_a_thread_never_runs(connect: Connect, gate: Gate) -> None:
+async def test_call_that_is_cancelled_before_it_has_a_thread_never_runs(connect: Connect, gate: Gate) -> None:
     server = blocking(gate, max_threads=1)
     wire = connect(server)
     await wire.initialize("2025-11-25")
@@ -273,7 +273,7 @@ async def test_timeout_of_a_threaded_tool_is_a_tool_error(gate: Gate) -> None:
     assert "0.01 s" in str(raised.value)
 
 
-async def test_a_body_in_a_thread_can_see_that_its_time_is_over() -> None:
+async def test_body_in_a_thread_can_see_that_its_time_is_over() -> None:
     server = Server("s")
     began, seen = threading.Event(), threading.Event()
 
@@ -292,7 +292,7 @@ async def test_a_body_in_a_thread_can_see_that_its_time_is_over() -> None:
         assert await asyncio.to_thread(seen.wait, TIMEOUT_SECONDS)
 
 
-async def test_a_body_that_is_quick_enough_is_not_hurried() -> None:
+async def test_body_that_is_quick_enough_is_not_hurried() -> None:
     server = Server("s")
     server.tool(name="quick", timeout=TIMEOUT_SECONDS)(lambda: "quick")
     async with Client(server) as client:
@@ -307,7 +307,7 @@ class Outrage(BaseException):
 
 
 @pytest.mark.parametrize("failure", [ValueError("secret"), StopIteration("secret"), Outrage("secret")], ids=type)
-async def test_whatever_is_raised_in_a_thread_ends_the_call_and_not_the_thread(failure: BaseException) -> None:
+async def test_exception_in_a_thread_ends_the_call_only(failure: BaseException) -> None:
     server = Server("s", max_threads=1)
 
     @server.tool
@@ -355,7 +355,7 @@ async def test_system_exit_ends_only_its_call(spawn: Callable[..., Any], tmp_pat
     assert (await child.request("ping"))["result"] == {}
 
 
-async def test_a_tool_error_in_a_thread_is_the_authors_own_word() -> None:
+async def test_tool_error_in_a_thread_is_the_authors_own_word() -> None:
     server = Server("s")
 
     @server.tool
@@ -429,7 +429,7 @@ async def test_busy_caller_does_not_delay_another(gate: Gate, greedy: Any, modes
     assert order.index("modest") <= 2
 
 
-async def test_the_clients_of_one_principal_share_one_turn(gate: Gate) -> None:
+async def test_clients_of_one_principal_share_one_turn(gate: Gate) -> None:
     """Whoever calls itself by many names has no more of the server than others."""
     order: list[str] = []
     server = ordered(order, gate)
@@ -470,7 +470,7 @@ async def test_beyond_a_bound_a_caller_is_informed_when_to_come_back(
         await asyncio.gather(*calls)
 
 
-async def test_a_call_that_was_cancelled_while_it_waited_does_not_count(gate: Gate) -> None:
+async def test_call_that_was_cancelled_while_it_waited_does_not_count(gate: Gate) -> None:
     order: list[str] = []
     server = ordered(order, gate)
     async with Client(server, principal="ada") as client:
@@ -491,7 +491,7 @@ async def test_a_call_that_was_cancelled_while_it_waited_does_not_count(gate: Ga
     assert order == ["first", "last"]
 
 
-async def test_the_bound_holds_after_calls_that_were_cancelled_while_they_waited(
+async def test_bound_holds_after_calls_that_were_cancelled_while_they_waited(
     gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fair_queue, "MAX_QUEUED_CALLS_PER_CALLER", 3)

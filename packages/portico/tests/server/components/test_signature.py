@@ -221,7 +221,7 @@ def message(signature: FunctionSignature, arguments: Any) -> str:
 # Reading a function
 
 
-def test_the_schema_comes_from_the_parameters_and_the_docstring() -> None:
+def test_schema_comes_from_the_parameters_and_the_docstring() -> None:
     def forecast(city: str, days: Annotated[int, "How many."] = 3, ctx: Context | None = None) -> Order:
         """The weather.
 
@@ -278,7 +278,7 @@ def test_no_annotation_has_no_output_schema() -> None:
     assert read(lambda: 1).output_schema is None
 
 
-def test_an_unannotated_parameter_takes_anything() -> None:
+def test_unannotated_parameter_takes_anything() -> None:
     assert call(lambda x: x, {"x": [1, {"a": None}]}) == [1, {"a": None}]
 
 
@@ -301,11 +301,11 @@ def test_context_is_injected_at_any_position(place: int) -> None:
     assert "c" not in read(fn).input_schema["properties"]
 
 
-def test_an_unannotated_ctx_is_the_context() -> None:
+def test_unannotated_ctx_is_the_context() -> None:
     assert call(lambda a, ctx: (a, ctx), {"a": 1}, "context") == (1, "context")
 
 
-def test_a_client_cannot_send_the_context() -> None:
+def test_client_cannot_send_the_context() -> None:
     def fn(a: int, ctx: Context | None = None) -> None: ...
 
     assert problems(read(fn), {"a": 1, "ctx": {}})[0].path == "arguments.ctx"
@@ -388,7 +388,7 @@ def test_string_annotations_are_resolved() -> None:
     assert call(fn, {"order": {"items": []}}) == Order([])
 
 
-def test_an_annotation_that_does_not_exist_is_a_usage_error() -> None:
+def test_annotation_that_does_not_exist_is_a_usage_error() -> None:
     def fn(x: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
     with pytest.raises(UsageError, match="Nowhere"):
@@ -401,7 +401,7 @@ def test_parameters_without_names_are_a_usage_error(fn: Callable[..., Any]) -> N
         read(fn)
 
 
-def test_a_type_that_cannot_be_described_is_a_usage_error() -> None:
+def test_type_that_cannot_be_described_is_a_usage_error() -> None:
     def fn(thread: threading.Thread) -> None: ...
 
     with pytest.raises(UsageError, match=r"fn\.thread: Thread"):
@@ -432,7 +432,7 @@ def test_mutable_defaults_are_not_shared() -> None:
     assert call(fn, {}) == expected
 
 
-def test_a_default_that_cannot_be_copied_is_shared() -> None:
+def test_default_that_cannot_be_copied_is_shared() -> None:
     lock = threading.Lock()
 
     def fn(x: Any = lock) -> Any:
@@ -588,7 +588,7 @@ def test_arguments_have_the_annotated_types() -> None:
     )
 
 
-def test_a_strict_model_reads_json() -> None:
+def test_strict_model_reads_json() -> None:
     ((value,), _) = taking(Strict).bind(b'{"x":{"day":"2026-01-31"}}', None)
     assert value.day == datetime.date(2026, 1, 31)
 
@@ -612,7 +612,7 @@ def test_invalid_pattern_raises_usage_error() -> None:
         taking(Annotated[str, pydantic.Field(pattern="(")])
 
 
-def test_a_tag_is_required_also_where_msgspec_would_do_without() -> None:
+def test_tag_is_required_also_where_msgspec_would_do_without() -> None:
     assert message(taking(Cat), {"x": {"lives": 3}}) == "Missing argument 'x.type': expected 'Cat'."
     assert taking(Cat).bind(b'{"x":{"type":"Cat","lives":3}}', None)[0] == (Cat(3),)
 
@@ -669,7 +669,7 @@ def test_arguments_in_a_string_are_decoded() -> None:
 
 
 @pytest.mark.parametrize("tp", [str, int | str, str | None, Any, list[int] | str, Literal["5"]], ids=str)
-def test_a_string_stays_where_a_string_is_accepted(tp: Any) -> None:
+def test_string_stays_where_a_string_is_accepted(tp: Any) -> None:
     def fn(x: Any, other: int) -> None: ...
 
     fn.__annotations__["x"] = tp
@@ -716,7 +716,7 @@ def test_problems_are_in_plain_words(tp: Any, sent: Any, expected: str) -> None:
     assert message(taking(tp), {"x": sent}) == f"Invalid argument 'x': expected {expected}."
 
 
-def test_a_problem_can_be_read_by_a_program() -> None:
+def test_problem_can_be_read_by_a_program() -> None:
     (problem,) = problems(read(limited), {"limit": "abc"})
     assert msgspec.to_builtins(problem) == {
         "path": "arguments.limit",
@@ -765,18 +765,18 @@ def test_keys_are_explained() -> None:
     assert 'the key "z"' in message(taking(dict[int, int]), {"x": {"z": 1}})
 
 
-def test_the_nearest_member_of_a_union_is_explained() -> None:
+def test_nearest_member_of_a_union_is_explained() -> None:
     assert message(taking(Circle | Order), {"x": {"radius": "x"}}) == (
         "Invalid argument 'x.radius': expected a number, received the string \"x\"."
     )
 
 
-def test_the_author_of_a_class_speaks() -> None:
+def test_author_of_a_class_speaks() -> None:
     found = message(taking(list[Period]), {"x": [{"start": 1, "end": 2}, {"start": 2, "end": 1}]})
     assert found == "Invalid argument 'x[1]': the end must not be before the start."
 
 
-def test_the_author_is_heard_and_the_cause_is_not() -> None:
+def test_author_is_heard_and_the_cause_is_not() -> None:
     @dataclasses.dataclass
     class Lookup:
         name: str
@@ -859,7 +859,7 @@ def test_any_value_binds_or_is_an_argument_error(signature: FunctionSignature, v
     refusal(signature, msgspec.json.encode({"x": value}))
 
 
-def test_the_number_of_problems_is_limited() -> None:
+def test_number_of_problems_is_limited() -> None:
     assert len(problems(taking(list[int]), {"x": ["a"] * 1000})) == 20
     assert len(problems(read(limited), {f"a{number}": 1 for number in range(1000)})) == 20
 
@@ -903,7 +903,7 @@ HOSTILE = {
 @pytest.mark.parametrize(
     "tp", [list[int], Order, list[Item | Review | Circle], dict[str, Node], Model, list[Inner]], ids=str
 )
-def test_a_megabyte_is_explained_in_linear_time(tp: Any, kind: str) -> None:
+def test_megabyte_is_explained_in_linear_time(tp: Any, kind: str) -> None:
     signature, data = taking(tp), HOSTILE[kind]
 
     def bind() -> float:
@@ -935,14 +935,14 @@ def wrapped(method: Any) -> Any:
     return wrapper
 
 
-def test_a_method_is_read_once_for_all_instances() -> None:
+def test_method_is_read_once_for_all_instances() -> None:
     signature = read(Counter().count)
     assert read(Counter().count) is signature
     assert read(wrapped(Counter().count)) is signature
     assert inspect_signature(Counter().count, context_type=Context, skip=("step",)).input_schema["properties"] == {}
 
 
-def test_a_method_that_was_changed_is_read_again() -> None:
+def test_method_that_was_changed_is_read_again() -> None:
     class Changing(Counter):
         def count(self, step: int = 1) -> int:
             """Count."""
@@ -954,7 +954,7 @@ def test_a_method_that_was_changed_is_read_again() -> None:
     assert (signature.summary, signature.input_schema["properties"]["step"]["default"]) == ("Count again.", 2)
 
 
-def test_a_cached_method_can_be_collected() -> None:
+def test_cached_method_can_be_collected() -> None:
     class Short:
         def work(self) -> None: ...
 
@@ -965,7 +965,7 @@ def test_a_cached_method_can_be_collected() -> None:
     assert method() is None
 
 
-def test_a_partial_and_an_explicit_signature_are_read_every_time() -> None:
+def test_partial_and_an_explicit_signature_are_read_every_time() -> None:
     def explicit(*args: Any, **kwargs: Any) -> None: ...
 
     explicit.__signature__ = inspect.Signature([inspect.Parameter("a", inspect.Parameter.KEYWORD_ONLY)])  # type: ignore[attr-defined]

@@ -53,7 +53,7 @@ async def text_of(server: Server, name: str, arguments: dict[str, Any], **option
 # What a client is told
 
 
-async def test_a_bare_decorator_is_enough() -> None:
+async def test_bare_decorator_is_enough() -> None:
     server = Server("s")
 
     @server.tool
@@ -128,7 +128,7 @@ async def test_older_client_does_not_receive_unknown_members(connect: Connect, r
     assert tool.keys() == known
 
 
-def test_the_function_is_still_a_function() -> None:
+def test_function_is_still_a_function() -> None:
     server = Server("s")
 
     @server.tool
@@ -164,7 +164,7 @@ async def test_methods_partials_and_objects_that_can_be_called_are_tools_too() -
         assert (await client.call_tool("join", {"second": "b"})).text == "ab"
 
 
-def test_a_mistake_shows_while_the_server_is_built() -> None:
+def test_mistake_shows_while_the_server_is_built() -> None:
     server = Server("s")
     server.tool("twice")(lambda: "")
     with pytest.raises(UsageError, match="tool 'twice' is already registered"):
@@ -185,7 +185,7 @@ def test_a_mistake_shows_while_the_server_is_built() -> None:
 # Other names
 
 
-async def test_an_alias_can_be_called_and_is_not_listed() -> None:
+async def test_alias_can_be_called_and_is_not_listed() -> None:
     server = Server("s")
     server.tool(name="memory_capture", aliases=["subcog_capture", "memory.capture"])(lambda: "captured")
     async with Client(server) as client:
@@ -261,7 +261,7 @@ async def test_json_inside_a_string_is_understood() -> None:
     assert await text_of(server, "total", {"numbers": "[1, 2]", "address": '{"street": "Main"}'}) == "3 Main"
 
 
-async def test_the_context_is_not_an_argument() -> None:
+async def test_context_is_not_an_argument() -> None:
     server = Server("s")
 
     @server.tool
@@ -327,7 +327,7 @@ async def test_all_mistakes_are_named_at_once() -> None:
         assert word in text
 
 
-async def test_a_long_value_is_not_repeated_in_full() -> None:
+async def test_long_value_is_not_repeated_in_full() -> None:
     text = await text_of(strict(), "order", {"city": "x", "days": "9" * 10_000})
     assert len(text) < 400
 
@@ -351,7 +351,7 @@ async def test_non_object_arguments_are_rejected(connect: Connect, arguments: An
         ("protocol", "2026-07-28", False),
     ],
 )
-async def test_a_server_may_pin_how_wrong_arguments_are_informed(
+async def test_server_may_pin_how_wrong_arguments_are_informed(
     connect: Connect, habit: Any, revision: str, as_result: bool
 ) -> None:
     server = Server("s", argument_errors=habit)
@@ -426,7 +426,7 @@ async def test_after_a_mistake_the_next_call_works(connect: Connect, revision: s
     assert said["result"]["content"][0]["text"] == "ordered"
 
 
-async def test_a_misspelt_tool_is_met_with_the_nearest_names() -> None:
+async def test_misspelt_tool_is_met_with_the_nearest_names() -> None:
     server = Server("s")
     for name in ("create_task", "update_task", "weather"):
         server.tool(name)(lambda: "")
@@ -440,7 +440,7 @@ async def test_a_misspelt_tool_is_met_with_the_nearest_names() -> None:
 
 
 @pytest.mark.parametrize("params", [{}, {"name": 5}, {"name": None}, {"name": ["add"]}])
-async def test_a_call_without_a_name_is_no_call(connect: Connect, params: dict[str, Any]) -> None:
+async def test_call_without_a_name_is_no_call(connect: Connect, params: dict[str, Any]) -> None:
     error = (await connect(strict()).request_stateless("tools/call", params))["error"]
     assert error["code"] == -32602
     assert "name" in error["message"]
@@ -450,7 +450,7 @@ async def test_a_call_without_a_name_is_no_call(connect: Connect, params: dict[s
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_tool_error_is_the_authors_own_word(revision: str) -> None:
+async def test_tool_error_is_the_authors_own_word(revision: str) -> None:
     server = Server("s")
 
     @server.tool
@@ -466,7 +466,7 @@ async def test_a_tool_error_is_the_authors_own_word(revision: str) -> None:
 
 @pytest.mark.parametrize("running", ["async", "thread", "inline"])
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_an_unexpected_exception_shows_an_id_and_nothing_else(
+async def test_unexpected_exception_shows_an_id_and_nothing_else(
     revision: str, running: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = Server("s")
@@ -492,7 +492,7 @@ async def test_an_unexpected_exception_shows_an_id_and_nothing_else(
     assert "hunter2" in str(record.exc_info[1])
 
 
-async def test_a_value_that_is_not_what_was_promised_is_our_mistake_and_not_the_clients() -> None:
+async def test_invalid_output_is_a_server_error() -> None:
     server = Server("s")
 
     @server.tool
@@ -518,7 +518,7 @@ async def test_timeout_error_has_the_limit() -> None:
     assert "0.01 s" in text
 
 
-async def test_a_timeout_of_the_bodys_own_is_not_ours() -> None:
+async def test_timeout_of_the_bodys_own_is_not_ours() -> None:
     server = Server("s")
 
     @server.tool(timeout=60)
@@ -596,7 +596,7 @@ def foreign() -> Server:
 
 
 @pytest.mark.requirement("schemas.dialect")
-async def test_a_foreign_schema_is_what_the_arguments_are_held_against() -> None:
+async def test_arguments_are_validated_against_an_explicit_schema() -> None:
     assert await text_of(foreign(), "run", {"count": 2}) == "[('count', 2)]"
     for arguments, words in (
         ({}, ["count"]),
@@ -611,7 +611,7 @@ async def test_a_foreign_schema_is_what_the_arguments_are_held_against() -> None
             assert word in text
 
 
-async def test_a_function_with_a_foreign_schema_may_take_its_arguments_by_name() -> None:
+async def test_function_with_a_foreign_schema_may_take_its_arguments_by_name() -> None:
     server = Server("s")
 
     @server.tool(input_schema=FOREIGN)
@@ -627,7 +627,7 @@ async def test_a_function_with_a_foreign_schema_may_take_its_arguments_by_name()
     assert "extra" in await text_of(server, "named", {"count": 1, "extra": 1})
 
 
-def test_a_property_cannot_have_the_name_of_the_context() -> None:
+def test_property_cannot_have_the_name_of_the_context() -> None:
     with pytest.raises(
         UsageError, match="'ctx' receives the context, but input_schema has a property of the same name"
     ):
@@ -637,7 +637,7 @@ def test_a_property_cannot_have_the_name_of_the_context() -> None:
             return ""
 
 
-async def test_a_foreign_schema_may_go_with_the_context() -> None:
+async def test_foreign_schema_may_go_with_the_context() -> None:
     server = Server("s")
 
     @server.tool(name="after", input_schema=FOREIGN)
@@ -652,7 +652,7 @@ async def test_a_foreign_schema_may_go_with_the_context() -> None:
         assert await text_of(server, name, {"count": 1}) == "1 2026-07-28"
 
 
-async def test_a_foreign_schema_may_return_an_explicit_result() -> None:
+async def test_foreign_schema_may_return_an_explicit_result() -> None:
     server = Server("s")
 
     @server.tool(input_schema=FOREIGN)
@@ -673,7 +673,7 @@ async def test_a_foreign_schema_may_return_an_explicit_result() -> None:
 @pytest.mark.parametrize(
     "schema", [{"type": "array"}, {}, {"type": "object", "properties": 5}, {"type": "object", "$ref": "#/nowhere"}]
 )
-def test_a_foreign_schema_that_cannot_be_used_is_refused_at_once(schema: dict[str, Any]) -> None:
+def test_foreign_schema_that_cannot_be_used_is_refused_at_once(schema: dict[str, Any]) -> None:
     server = Server("s")
     with pytest.raises(UsageError, match="input_schema"):
         server.tool(name="t", input_schema=schema)(lambda arguments: "")
@@ -696,7 +696,7 @@ async def test_calls_run_side_by_side() -> None:
     assert [result.text for result in said] == ["met", "met"]
 
 
-async def test_a_thousand_tools_are_found_by_name() -> None:
+async def test_thousand_tools_are_found_by_name() -> None:
     server = Server("s")
     for number in range(1000):
         server.add(Tool(lambda number=number: str(number), name=f"t{number}"))

@@ -116,7 +116,7 @@ async def test_several_of_the_choices_may_be_taken_from_2025_11_25_on(revision: 
 @pytest.mark.requirement("elicitation.declined")
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 @pytest.mark.parametrize("revision", ELICITING)
-async def test_a_question_may_be_left_unanswered(revision: str, action: Any) -> None:
+async def test_question_may_be_left_unanswered(revision: str, action: Any) -> None:
     text = await text_of(
         asking(int), "ask", protocol_version=revision, elicitation_handler=lambda asked: ElicitResult(action)
     )
@@ -184,7 +184,7 @@ class Trip:
 
 @pytest.mark.parametrize("response_type", [Trip, list[int], dict[str, int], list[Booking]], ids=str)
 @pytest.mark.parametrize("revision", ELICITING)
-async def test_a_form_that_cannot_be_drawn_is_the_authors_mistake(revision: str, response_type: Any) -> None:
+async def test_form_that_cannot_be_drawn_is_the_authors_mistake(revision: str, response_type: Any) -> None:
     asked: list[ElicitParams] = []
 
     def answer(question: ElicitParams) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def visiting() -> Server:
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_a_page_may_be_asked_for(revision: str) -> None:
+async def test_page_may_be_asked_for(revision: str) -> None:
     asked: list[ElicitParams] = []
 
     def answer(question: ElicitParams) -> ElicitResult:
@@ -241,7 +241,7 @@ async def test_a_page_may_be_asked_for(revision: str) -> None:
 
 
 @pytest.mark.requirement("elicitation.url")
-async def test_the_question_for_a_page_has_no_form(connect: Connect) -> None:
+async def test_question_for_a_page_has_no_form(connect: Connect) -> None:
     said = await connect(visiting()).request_stateless("tools/call", {"name": "visit"}, capabilities=EVERYTHING)
     assert said["result"]["inputRequests"]["elicitation-1"] == {
         "method": "elicitation/create",
@@ -264,7 +264,7 @@ async def test_url_elicitation_requires_2025_11_25(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_the_clients_model_may_be_asked(revision: str) -> None:
+async def test_clients_model_may_be_asked(revision: str) -> None:
     asked: list[CreateMessageParams] = []
 
     def answer(question: CreateMessageParams) -> str:
@@ -299,7 +299,7 @@ async def test_the_clients_model_may_be_asked(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_the_model_may_be_given_tools(revision: str) -> None:
+async def test_model_may_be_given_tools(revision: str) -> None:
     asked: list[CreateMessageParams] = []
 
     async def answer(question: CreateMessageParams) -> CreateMessageResult:
@@ -322,7 +322,7 @@ async def test_the_model_may_be_given_tools(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_the_users_folders_may_be_asked_for(revision: str) -> None:
+async def test_users_folders_may_be_asked_for(revision: str) -> None:
     server = Server("s")
 
     @server.tool
@@ -384,7 +384,7 @@ async def test_form_elicitation_requires_2025_06_18(connect: Connect, revision: 
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_body_may_do_without(revision: str) -> None:
+async def test_body_may_do_without(revision: str) -> None:
     server = Server("s")
 
     @server.tool
@@ -398,7 +398,7 @@ async def test_a_body_may_do_without(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_a_client_that_refuses_is_an_error_that_a_body_can_catch(connect: Connect, revision: str) -> None:
+async def test_client_that_refuses_is_an_error_that_a_body_can_catch(connect: Connect, revision: str) -> None:
     server = Server("s")
 
     @server.tool
@@ -418,7 +418,7 @@ async def test_a_client_that_refuses_is_an_error_that_a_body_can_catch(connect: 
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_a_client_that_refuses_is_otherwise_a_tool_that_failed(connect: Connect, revision: str) -> None:
+async def test_client_that_refuses_is_otherwise_a_tool_that_failed(connect: Connect, revision: str) -> None:
     """The tool ran, so what went wrong in it is a result; and a code of the client's is not one of ours."""
     wire = connect(needy())
     await wire.initialize(revision, {"sampling": {}})
@@ -553,7 +553,7 @@ async def test_unrequested_responses_are_ignored_in_a_call(connect: Connect) -> 
         "yes",
     ],
 )
-async def test_a_malformed_answer_is_an_error(connect: Connect, responses: Any) -> None:
+async def test_malformed_answer_is_an_error(connect: Connect, responses: Any) -> None:
     wire = connect(parallel())
     first = await answered(wire, "both", {}, None)
     error = await answered(wire, "both", responses, first["requestState"])
@@ -568,7 +568,7 @@ async def test_response_without_state_is_accepted_in_the_first_round(connect: Co
 
 
 @pytest.mark.parametrize("revision", ELICITING)
-async def test_an_author_may_name_the_questions(connect: Connect, revision: str) -> None:
+async def test_author_may_name_the_questions(connect: Connect, revision: str) -> None:
     server = Server("s")
 
     @server.tool
@@ -582,7 +582,7 @@ async def test_an_author_may_name_the_questions(connect: Connect, revision: str)
 
 
 @pytest.mark.parametrize("revision", ELICITING)
-async def test_a_server_that_never_stops_asking_is_stopped(revision: str) -> None:
+async def test_server_that_never_stops_asking_is_stopped(revision: str) -> None:
     server = Server("s")
 
     @server.tool
@@ -600,7 +600,7 @@ async def test_a_server_that_never_stops_asking_is_stopped(revision: str) -> Non
 
 
 @pytest.mark.parametrize("revision", ELICITING)
-async def test_a_timeout_does_not_take_a_question_for_an_end(revision: str) -> None:
+async def test_timeout_does_not_take_a_question_for_an_end(revision: str) -> None:
     server = Server("s")
 
     @server.tool(timeout=30)
@@ -628,7 +628,7 @@ async def test_finally_runs_when_a_function_is_suspended(revision: str) -> None:
     assert opened == ["open", "close"] * (2 if revision == FIRST_MODERN_VERSION else 1)
 
 
-async def test_a_cancelled_call_does_not_ask(connect: Connect) -> None:
+async def test_cancelled_call_does_not_ask(connect: Connect) -> None:
     """Not even when its body makes light of the cancellation."""
     server = Server("s")
     begun, ended = asyncio.Event(), asyncio.Event()
@@ -666,7 +666,7 @@ async def test_a_cancelled_call_does_not_ask(connect: Connect) -> None:
 
 @pytest.mark.parametrize("revision", ELICITING)
 @pytest.mark.parametrize("kind", ["plain", "async"])
-async def test_a_step_is_done_once(revision: str, kind: str) -> None:
+async def test_step_is_done_once(revision: str, kind: str) -> None:
     charged: list[int] = []
     server = Server("s")
 
@@ -689,7 +689,7 @@ async def test_a_step_is_done_once(revision: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_the_first_run_sees_a_step_as_the_later_ones_do(revision: str) -> None:
+async def test_first_run_sees_a_step_as_the_later_ones_do(revision: str) -> None:
     server = Server("s")
 
     @server.tool
@@ -712,7 +712,7 @@ async def test_step_that_returns_none_is_not_repeated() -> None:
     assert done == [1]
 
 
-async def test_a_step_that_fails_may_be_tried_again() -> None:
+async def test_step_that_fails_may_be_tried_again() -> None:
     tries: list[int] = []
     server = Server("s")
 
@@ -766,7 +766,7 @@ async def test_request_state_resumes_the_call(connect: Connect) -> None:
     assert said["content"][0]["text"] == "3 at 5"
 
 
-async def test_the_order_of_the_arguments_does_not_matter(connect: Connect) -> None:
+async def test_order_of_the_arguments_does_not_matter(connect: Connect) -> None:
     server = sealed()
 
     @server.tool
@@ -795,7 +795,7 @@ async def test_request_state_of_another_key_is_rejected(connect: Connect) -> Non
     assert error["code"] == -32602
 
 
-async def test_a_step_in_the_state_cannot_be_rewritten(connect: Connect) -> None:
+async def test_step_in_the_state_cannot_be_rewritten(connect: Connect) -> None:
     """The client can read what a step gave, and not change it."""
     wire = connect(sealed())
     data = urlsafe_b64decode(await state_of(wire))
@@ -807,7 +807,7 @@ async def test_a_step_in_the_state_cannot_be_rewritten(connect: Connect) -> None
 
 
 @pytest.mark.parametrize("changed", [{"name": "other"}, {"arguments": {"when": "later"}}], ids=["tool", "arguments"])
-async def test_the_state_is_bound_to_its_call(connect: Connect, changed: dict[str, Any]) -> None:
+async def test_state_is_bound_to_its_call(connect: Connect, changed: dict[str, Any]) -> None:
     wire = connect(sealed())
     params = {"name": "ask", "arguments": {}, "requestState": await state_of(wire), **changed}
     said = await wire.request_stateless("tools/call", params, capabilities=EVERYTHING)
@@ -821,7 +821,7 @@ async def test_request_state_of_a_tool_is_rejected_for_a_prompt(connect: Connect
     assert (await wire.request_stateless("prompts/get", params, capabilities=EVERYTHING))["error"]["code"] == -32602
 
 
-async def test_the_state_is_bound_to_its_principal(connect: Connect) -> None:
+async def test_state_is_bound_to_its_principal(connect: Connect) -> None:
     server = sealed()
     state = await state_of(connect(server, principal="ada"))
     responses = {"elicitation-1": accepted(3)}
@@ -841,14 +841,14 @@ async def test_expired_request_state_error_has_the_remedy(connect: Connect) -> N
 
 
 @pytest.mark.parametrize("state", [5, None, {}, ["x"]])
-async def test_a_state_is_a_text(connect: Connect, state: Any) -> None:
+async def test_state_is_a_text(connect: Connect, state: Any) -> None:
     params = {"name": "ask", "arguments": {}, "requestState": state}
     error = (await connect(sealed()).request_stateless("tools/call", params, capabilities=EVERYTHING))["error"]
     assert error["code"] == -32602
     assert "requestState" in error["message"]
 
 
-async def test_a_state_that_grows_without_end_is_refused_in_words(connect: Connect) -> None:
+async def test_state_that_grows_without_end_is_refused_in_words(connect: Connect) -> None:
     server = Server("s")
 
     @server.tool
@@ -864,7 +864,7 @@ async def test_a_state_that_grows_without_end_is_refused_in_words(connect: Conne
 
 
 @pytest.mark.parametrize("revision", ELICITING)
-async def test_a_prompt_may_ask(revision: str) -> None:
+async def test_prompt_may_ask(revision: str) -> None:
     server = Server("s")
 
     @server.prompt
@@ -878,7 +878,7 @@ async def test_a_prompt_may_ask(revision: str) -> None:
 
 @pytest.mark.parametrize("uri", ["a://exact", "a://{x}/y"])
 @pytest.mark.parametrize("revision", ELICITING)
-async def test_a_resource_may_ask(revision: str, uri: str) -> None:
+async def test_resource_may_ask(revision: str, uri: str) -> None:
     server = Server("s")
 
     async def exact(ctx: Context) -> str:
@@ -931,13 +931,13 @@ def nested() -> Server:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_tool_may_use_another(revision: str) -> None:
+async def test_tool_may_use_another(revision: str) -> None:
     assert await text_of(nested(), "uses", {"number": 5}, protocol_version=revision) == "used 5"
     assert await text_of(nested(), "uses", {"number": -5}, protocol_version=revision) == "Too small."
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_tool_may_read_a_resource(revision: str) -> None:
+async def test_tool_may_read_a_resource(revision: str) -> None:
     assert await text_of(nested(), "reads", protocol_version=revision) == "read b"
 
 
@@ -1030,7 +1030,7 @@ async def test_stateless_request_receives_requested_notifications(connect: Conne
 
 
 @pytest.mark.requirement("logging.unknown-level")
-async def test_a_level_that_does_not_exist_is_refused(connect: Connect) -> None:
+async def test_level_that_does_not_exist_is_refused(connect: Connect) -> None:
     error = (await connect(needy()).request_stateless("tools/list", log_level="loud"))["error"]
     assert error["code"] == -32602
     assert "logLevel" in error["message"]
@@ -1059,7 +1059,7 @@ async def test_function_can_read_its_call(revision: str) -> None:
     assert isinstance(seen[6], int)
 
 
-async def test_a_body_sees_all_of_meta(connect: Connect) -> None:
+async def test_body_sees_all_of_meta(connect: Connect) -> None:
     server = Server("s")
 
     @server.tool
@@ -1083,7 +1083,7 @@ async def test_meta_is_empty_if_the_request_has_none(connect: Connect, revision:
     assert (await wire.request("tools/call", {"name": "look"}))["result"]["content"][0]["text"] == "{}"
 
 
-async def test_a_body_that_never_asks_pays_for_no_rounds(connect: Connect) -> None:
+async def test_body_that_never_asks_pays_for_no_rounds(connect: Connect) -> None:
     """A question that was answered leaves nothing in the server: there is nothing to be kept."""
     wire = connect(parallel())
     for _ in range(3):

@@ -88,7 +88,7 @@ def eliciting(schema: Any) -> Server:
 
 @pytest.mark.requirement("elicitation.flat")
 @pytest.mark.parametrize("revision", ELICITING)
-async def test_a_schema_that_is_not_flat_is_not_sent(connect: Connect, revision: str) -> None:
+async def test_schema_that_is_not_flat_is_not_sent(connect: Connect, revision: str) -> None:
     deep = {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {"type": "string"}}}}}
     asked = Asked(connect, eliciting(deep), revision)
     result = await asked.call("ask")
@@ -137,7 +137,7 @@ async def test_invalid_elicitation_response_is_rejected(
     ],
 )
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_a_page_is_an_absolute_http_url_with_a_host(connect: Connect, revision: str, url: str) -> None:
+async def test_page_is_an_absolute_http_url_with_a_host(connect: Connect, revision: str, url: str) -> None:
     server = Server("s")
 
     @server.tool
@@ -193,14 +193,14 @@ def sampling(history: Any, **more: Any) -> Server:
 @pytest.mark.requirement("sampling.balance")
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_a_conversation_out_of_balance_is_not_sent(connect: Connect, revision: str, history: Any) -> None:
+async def test_conversation_out_of_balance_is_not_sent(connect: Connect, revision: str, history: Any) -> None:
     asked = Asked(connect, sampling(history), revision)
     assert "error id" in text_of(await asked.call("think", SAID))
     assert asked.questions == []
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_a_conversation_in_balance_is_sent(connect: Connect, revision: str) -> None:
+async def test_conversation_in_balance_is_sent(connect: Connect, revision: str) -> None:
     asked = Asked(connect, sampling(BALANCED), revision)
     assert text_of(await asked.call("think", SAID)) == "so"
     assert len(asked.questions[0]["params"]["messages"]) == 2
@@ -219,7 +219,7 @@ async def test_a_conversation_in_balance_is_sent(connect: Connect, revision: str
     ],
 )
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_request_that_no_client_could_read_is_not_sent(
+async def test_request_that_no_client_could_read_is_not_sent(
     connect: Connect, revision: str, history: Any, more: Any
 ) -> None:
     asked = Asked(connect, sampling(history, **more), revision)
@@ -321,7 +321,7 @@ async def test_handler_request_requires_version_support(connect: Connect, revisi
 
 @pytest.mark.parametrize("method, params, able", QUESTIONS.values(), ids=QUESTIONS)
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_mounted_server_elsewhere_asks_no_more_than_we_may(
+async def test_mounted_server_elsewhere_asks_no_more_than_we_may(
     connect: Connect, revision: str, method: str, params: Any, able: Any
 ) -> None:
     """What came over a wire, and is passed on as it came."""
@@ -352,7 +352,7 @@ async def test_handler_request_has_the_form_of_the_version(connect: Connect, rev
 
 @pytest.mark.requirement("elicitation.url-id")
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_a_handlers_page_has_an_id_where_the_revision_wants_one(connect: Connect, revision: str) -> None:
+async def test_handlers_page_has_an_id_where_the_revision_wants_one(connect: Connect, revision: str) -> None:
     asked = Asked(connect, question("elicitation/create", PAGE), revision)
     assert text_of(await asked.call("t", {"action": "accept"})) == "done"
     assert ("elicitationId" in asked.questions[0]["params"]) is (revision == "2025-11-25")
@@ -379,9 +379,7 @@ async def test_malformed_server_requests_are_not_sent(
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25"])
-async def test_a_client_that_refuses_a_handlers_question_has_a_tool_that_failed(
-    connect: Connect, revision: str
-) -> None:
+async def test_client_that_refuses_a_handlers_question_has_a_tool_that_failed(connect: Connect, revision: str) -> None:
     result = await Asked(connect, question("elicitation/create", FORM), revision).call(
         "t", ClientRequestFailed("no thanks")
     )
@@ -392,7 +390,7 @@ async def test_a_client_that_refuses_a_handlers_question_has_a_tool_that_failed(
 @pytest.mark.requirement("elicitation.answers-fit")
 @pytest.mark.parametrize("answer", [{"action": "accept", "content": {"n": "x"}}, {"action": "perhaps"}, {}])
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25"])
-async def test_a_handler_gets_no_answer_that_does_not_fit(connect: Connect, revision: str, answer: Any) -> None:
+async def test_handler_gets_no_answer_that_does_not_fit(connect: Connect, revision: str, answer: Any) -> None:
     result = await Asked(connect, question("elicitation/create", FORM), revision).call("t", answer)
     assert result["isError"] is True
     assert "error id" not in text_of(result)
@@ -442,7 +440,7 @@ def test_request_state_is_bound_to_its_principal() -> None:
 
 
 @pytest.mark.requirement("modern.other-process")
-def test_a_state_can_be_opened_by_another_process() -> None:
+def test_state_can_be_opened_by_another_process() -> None:
     """basic#statelessness: the order of a set is another in each process."""
     code = (
         "from portico.auth.principal import Principal\n"
@@ -547,7 +545,7 @@ async def test_resource_that_elicits_input_is_not_cacheable(connect: Connect, as
     [(-32050, -32603), (-32099, -32603), (-32042, -32603), (-32002, -32602), (-32019, -32019), (-1, -1), (5, 5)],
 )
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_body_cannot_use_the_codes_of_the_specification(
+async def test_body_cannot_use_the_codes_of_the_specification(
     connect: Connect, revision: str, code: int, modern: int
 ) -> None:
     """2026-07-28, basic, Error Codes: what it does not define of its own, and what it gave up, MUST NOT be emitted."""

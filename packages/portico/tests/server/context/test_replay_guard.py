@@ -51,7 +51,7 @@ async def asked(server: Server) -> dict[str, Any]:
     return {"requestState": (await say(server))["result"]["requestState"], "inputResponses": ANSWER}
 
 
-async def test_an_answer_pays_once() -> None:
+async def test_answer_pays_once() -> None:
     paid: list[int] = []
     server = shop(paid)
     async with server.lifespan():
@@ -106,7 +106,7 @@ async def test_used_states_are_bounded_and_evicted_states_are_rejected() -> None
     assert len(spent._seen) == 10
 
 
-async def test_a_state_whose_call_is_refused_is_not_spent() -> None:
+async def test_state_of_a_rejected_call_can_be_used_again() -> None:
     """Only what has been verified, and whose arguments fit, can be used up."""
     paid: list[int] = []
     server = shop(paid)

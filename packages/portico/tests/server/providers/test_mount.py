@@ -131,7 +131,7 @@ async def test_arguments_are_completed_under_the_outward_name(revision: str) -> 
         assert found.values == ["here"]
 
 
-async def test_the_inward_name_is_unknown_outside() -> None:
+async def test_inward_name_is_unknown_outside() -> None:
     async with Client(outer()) as client:
         with pytest.raises(ProtocolError, match="Unknown tool: add"):
             await client.call_tool("add", {"a": 1, "b": 2})
@@ -176,7 +176,7 @@ async def test_our_own_names_come_first() -> None:
         assert (await client.call_tool("add")).text == "own"
 
 
-async def test_a_name_that_is_hidden_is_not_listed_twice() -> None:
+async def test_name_that_is_hidden_is_not_listed_twice() -> None:
     """A list with the same name twice has one that nobody can call; names are unique in a server."""
     server = Server("outer")
     server.tool("add")(lambda: "own")
@@ -205,7 +205,7 @@ async def test_every_tool_that_is_listed_can_be_called(prefixes: tuple[str | Non
             assert prompt.name.endswith(said.messages[0].content.text)  # type: ignore[union-attr]
 
 
-async def test_a_link_that_a_mounted_tool_gives_can_be_followed() -> None:
+async def test_link_that_a_mounted_tool_gives_can_be_followed() -> None:
     server, mounted = Server("outer"), Server("inner")
     mounted.resource("data://one")(lambda: "one")
     mounted.tool("point")(lambda: ResourceLink(uri="data://one", name="one"))
@@ -224,7 +224,7 @@ async def test_mounts_nest() -> None:
         assert (await client.read_resource("data://y/x/one"))[0].uri == "data://y/x/one"
 
 
-def test_a_server_is_not_mounted_in_itself() -> None:
+def test_server_is_not_mounted_in_itself() -> None:
     server = Server("s")
     with pytest.raises(UsageError, match="itself"):
         server.mount(server)
@@ -234,14 +234,14 @@ def test_a_server_is_not_mounted_in_itself() -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_refusal_passes_through(revision: str) -> None:
+async def test_refusal_passes_through(revision: str) -> None:
     async with Client(outer(), protocol_version=revision) as client:
         with pytest.raises(ToolError, match=r"Not today\."):
             await client.call_tool("x_refuse")
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25", "2026-07-28"])
-async def test_a_question_passes_through(revision: str) -> None:
+async def test_question_passes_through(revision: str) -> None:
     def answer(asked: ElicitParams) -> dict[str, Any]:
         return {"value": 3}
 
@@ -269,7 +269,7 @@ async def test_wrong_arguments_are_named_as_ever() -> None:
 @pytest.mark.parametrize(
     "method, params", [("tools/list", {}), ("tools/call", {"name": "x_add", "arguments": {"a": 1, "b": 2}})]
 )
-async def test_a_result_carries_the_name_of_the_server_that_was_asked(
+async def test_result_carries_the_name_of_the_server_that_was_asked(
     connect: Connect, method: str, params: dict[str, Any]
 ) -> None:
     result = (await connect(outer()).request_stateless(method, params))["result"]
@@ -277,7 +277,7 @@ async def test_a_result_carries_the_name_of_the_server_that_was_asked(
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_an_older_client_gets_older_results(connect: Connect, revision: str) -> None:
+async def test_older_client_gets_older_results(connect: Connect, revision: str) -> None:
     wire = connect(outer())
     await wire.initialize(revision)
     for method, params in (
@@ -304,7 +304,7 @@ async def test_long_lists_have_pages_across_mounts() -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_change_inside_is_reported_outside(heard: Any, revision: str) -> None:
+async def test_change_inside_is_reported_outside(heard: Any, revision: str) -> None:
     server, mounted = Server("outer"), Server("inner")
     server.mount(mounted, namespace="x")
     async with Client(server, protocol_version=revision, message_handler=heard) as client:
@@ -319,7 +319,7 @@ async def test_a_change_inside_is_reported_outside(heard: Any, revision: str) ->
         assert [one.name for one in await client.list_tools()] == ["x_t"]
 
 
-async def test_an_update_inside_is_reported_with_the_outward_uri(heard: Any) -> None:
+async def test_update_inside_is_reported_with_the_outward_uri(heard: Any) -> None:
     server, mounted = Server("outer"), Server("inner")
     mounted.resource("data://one")(lambda: "")
     server.mount(mounted, namespace="x")
@@ -355,7 +355,7 @@ async def test_mounting_notifies_existing_subscribers(heard: Any) -> None:
         await heard.wait_for("notifications/tools/list_changed", times=2)
 
 
-async def test_a_mounted_server_lives_as_long_as_ours() -> None:
+async def test_mounted_server_lives_as_long_as_ours() -> None:
     lived: list[str] = []
 
     @asynccontextmanager
@@ -374,7 +374,7 @@ async def test_a_mounted_server_lives_as_long_as_ours() -> None:
 # Any Handler
 
 
-async def test_a_handler_that_knows_only_tools_can_be_mounted() -> None:
+async def test_handler_that_knows_only_tools_can_be_mounted() -> None:
     mounted = inner()
 
     async def only_tools(call: Call) -> Any:
@@ -392,7 +392,7 @@ async def test_a_handler_that_knows_only_tools_can_be_mounted() -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_mounted_handler_that_fails_fails_the_list_and_nothing_else(revision: str) -> None:
+async def test_mounted_handler_that_fails_fails_the_list_and_nothing_else(revision: str) -> None:
     """A list that silently lacks a part would be believed; what is left can still be called."""
 
     async def broken(call: Call) -> Any:
@@ -440,7 +440,7 @@ async def test_merged_list_is_cached_until_a_mount_changes(revision: str) -> Non
     assert b'"m3_' not in bytes(await tools_of(server, revision))
 
 
-async def test_a_list_over_mounts_looks_at_each_entry_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_list_over_mounts_looks_at_each_entry_once(monkeypatch: pytest.MonkeyPatch) -> None:
     server, mounted = many(40, 5)
     looked_at: list[Any] = []
     name_of = Catalog.name_of

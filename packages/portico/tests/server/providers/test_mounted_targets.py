@@ -93,7 +93,7 @@ HOW = ["url", "client", "session", "command"]
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("how", HOW)
-async def test_a_server_elsewhere_answers_as_part_of_this_one(how: str, revision: ProtocolVersion) -> None:
+async def test_server_elsewhere_answers_as_part_of_this_one(how: str, revision: ProtocolVersion) -> None:
     async with (
         asyncio.timeout(TIMEOUT_SECONDS),
         mounted(how, weather(), "w") as outer,
@@ -152,7 +152,7 @@ async def test_questions_and_news_go_through(how: str, revision: ProtocolVersion
             assert [one.data for one in logs] == ["working"]
 
 
-async def test_a_cancelled_call_is_cancelled_there() -> None:
+async def test_cancelled_call_is_cancelled_there() -> None:
     started.clear()
     stopped.clear()
     async with asyncio.timeout(TIMEOUT_SECONDS), mounted("url", weather()) as outer, Client(outer) as client:
@@ -184,7 +184,7 @@ async def test_changes_of_mounted_servers_are_notified(how: str) -> None:
         assert change.kind == "tools"
 
 
-async def test_an_open_client_stays_open() -> None:
+async def test_open_client_stays_open() -> None:
     async with Client(weather()) as inner:
         outer = Server("outer")
         outer.mount(inner)
@@ -194,7 +194,7 @@ async def test_an_open_client_stays_open() -> None:
         outer.unmount(inner)
 
 
-def test_a_module_is_loaded(tmp_path: Path) -> None:
+def test_module_is_loaded(tmp_path: Path) -> None:
     outer = Server("outer")
     outer.mount(f"{__file__}:server")
     with SyncClient(outer) as client:

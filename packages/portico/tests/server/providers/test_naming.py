@@ -25,7 +25,7 @@ def test_no_two_tools_have_one_name(alias: str, name: str, other: str, others: s
 
 @settings(deadline=None)
 @given(ALIASES, NAMES, st.integers(20, 128))
-def test_a_name_is_bounded_and_can_be_said_everywhere(alias: str, name: str, longest: int) -> None:
+def test_name_is_bounded_and_can_be_said_everywhere(alias: str, name: str, longest: int) -> None:
     found = exposed_name(alias, name, max_length=longest)
     assert re.fullmatch(r"[A-Za-z0-9_-]+", found) and len(found) <= longest
     assert found == exposed_name(alias, name, max_length=longest)
@@ -40,18 +40,18 @@ def test_a_name_is_bounded_and_can_be_said_everywhere(alias: str, name: str, lon
         ("git", "status", "x-{alias}-", "x-git-status"),
     ],
 )
-def test_an_ordinary_name_is_plain(alias: str, name: str, prefix: str, found: str) -> None:
+def test_ordinary_name_is_plain(alias: str, name: str, prefix: str, found: str) -> None:
     assert exposed_name(alias, name, prefix) == found
 
 
-def test_the_varying_end_of_long_names_is_not_lost() -> None:
+def test_varying_end_of_long_names_is_not_lost() -> None:
     long = "a" * 100
     assert exposed_name("git", long + "1") != exposed_name("git", long + "2")
 
 
 @settings(deadline=None)
 @given(ALIASES, URIS)
-def test_an_address_is_found_again(alias: str, uri: str) -> None:
+def test_address_is_found_again(alias: str, uri: str) -> None:
     there = exposed_uri(alias, uri)
     assert upstream_uri(alias, there) == uri
     assert there.partition(":")[0] == uri.partition(":")[0] or ":" not in uri
@@ -74,5 +74,5 @@ def test_and_not_by_another(alias: str, other: str, uri: str) -> None:
         ("memo:x", "memo:git/x"),
     ],
 )
-def test_a_scheme_stays(uri: str, found: str) -> None:
+def test_scheme_stays(uri: str, found: str) -> None:
     assert exposed_uri("git", uri) == found

@@ -63,7 +63,7 @@ async def names(server: Server) -> list[str]:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_class_offers_its_decorated_methods(revision: str) -> None:
+async def test_class_offers_its_decorated_methods(revision: str) -> None:
     server = Server("s")
     server.add(Notes())
     async with Client(server, protocol_version=revision) as client:
@@ -195,7 +195,7 @@ def test_invalid_additions_and_removals_raise_usage_error() -> None:
         server.add(Notes())
 
 
-async def test_a_service_that_was_removed_can_come_back() -> None:
+async def test_service_that_was_removed_can_come_back() -> None:
     server = Server("s")
     notes = Notes()
     server.add(notes)
@@ -268,7 +268,7 @@ async def test_service_is_added_atomically(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tool", "prompt", "resource"])
-async def test_a_service_that_was_not_added_is_not_told_of(heard: Any, kind: str) -> None:
+async def test_service_that_was_not_added_is_not_told_of(heard: Any, kind: str) -> None:
     """In the end nothing has changed, so there is nothing to tell."""
     server = taken()
     async with Client(server, message_handler=heard) as client, client.listen(EVERYTHING):
@@ -287,7 +287,7 @@ async def test_a_service_that_was_not_added_is_not_told_of(heard: Any, kind: str
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_a_change_is_reported_once_and_by_its_kind(heard: Any, revision: str) -> None:
+async def test_change_is_reported_once_and_by_its_kind(heard: Any, revision: str) -> None:
     server = Server("s")
     async with Client(server, protocol_version=revision, message_handler=heard) as client:
         if revision in HANDSHAKE_VERSIONS:
@@ -326,7 +326,7 @@ async def steps(client: Client, server: Server, heard: Any) -> None:
     await heard.wait_for(TOOLS, times=4)
 
 
-async def test_the_list_has_changed_by_the_time_one_is_informed(heard: Any) -> None:
+async def test_list_has_changed_by_the_time_one_is_informed(heard: Any) -> None:
     server = Server("s")
     async with Client(server, message_handler=heard) as client, client.listen(EVERYTHING):
         assert await client.list_tools() == []
@@ -370,7 +370,7 @@ async def silently(server: Server, heard: Any) -> None:
     await heard.wait_for(PROMPTS, times=2)
 
 
-async def test_a_change_made_in_a_thread_is_reported(heard: Any) -> None:
+async def test_change_made_in_a_thread_is_reported(heard: Any) -> None:
     server = Server("s")
 
     @server.tool
@@ -386,7 +386,7 @@ async def test_a_change_made_in_a_thread_is_reported(heard: Any) -> None:
 # Their time
 
 
-async def test_a_service_lives_as_long_as_its_server() -> None:
+async def test_service_lives_as_long_as_its_server() -> None:
     lived: list[str] = []
 
     class Living(Service):
@@ -413,7 +413,7 @@ async def test_a_service_lives_as_long_as_its_server() -> None:
     assert lived[3:] == ["second ends", "first ends", "server ends"]
 
 
-async def test_a_service_that_was_removed_does_not_live() -> None:
+async def test_service_that_was_removed_does_not_live() -> None:
     lived: list[str] = []
 
     class Living(Service):
@@ -429,7 +429,7 @@ async def test_a_service_that_was_removed_does_not_live() -> None:
         assert lived == []
 
 
-async def test_a_service_that_cannot_begin_keeps_the_server_from_beginning() -> None:
+async def test_service_that_cannot_begin_keeps_the_server_from_beginning() -> None:
     class Broken(Service):
         @asynccontextmanager
         async def lifespan(self) -> AsyncIterator[None]:  # type: ignore[override]

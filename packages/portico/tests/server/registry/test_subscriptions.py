@@ -97,7 +97,7 @@ async def test_only_the_calling_session_is_checked(crowd: Crowd, monkeypatch: py
         ("a://b", "z://b", False),
     ],
 )
-async def test_a_subscription_is_for_a_resource_and_what_is_below(
+async def test_subscription_covers_the_resource_and_those_below(
     crowd: Crowd, subscribed: str, changed: str, told: bool
 ) -> None:
     crowd.server.add_middleware(lambda handler: handler)  # so that it is not known what exists
@@ -124,7 +124,7 @@ async def test_notifying_many_does_not_block_the_event_loop(crowd: Crowd, monkey
 @pytest.mark.parametrize(
     "bound", ["MAX_SUBSCRIBERS", "MAX_URIS_PER_SUBSCRIBER", "MAX_URIS_TOTAL", "MAX_URI_CHARS_TOTAL"]
 )
-async def test_there_is_an_end_to_subscriptions(crowd: Crowd, bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_subscriptions_are_limited(crowd: Crowd, bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     crowd.join("first", SubscriptionFilter(resource_subscriptions=["a://1"]))
     monkeypatch.setattr(subscriptions, bound, {"MAX_URI_CHARS_TOTAL": 9}.get(bound, 1))
     second = crowd.join("second", SubscriptionFilter(resource_subscriptions=["a://2", "a://3"]))
@@ -181,7 +181,9 @@ async def test_one_caller_leaves_subscriptions_to_others(
         ("none://", False),
     ],
 )
-async def test_only_what_exists_can_be_subscribed_to(connect: Connect, revision: str, uri: str, exists: bool) -> None:
+async def test_subscription_requires_an_existing_resource(
+    connect: Connect, revision: str, uri: str, exists: bool
+) -> None:
     """server/resources, Error Handling: a resource that is not there is -32002; one above others stands for them."""
     server = Server("s")
     server.resource("a://one")(lambda: "")
@@ -196,7 +198,7 @@ async def test_only_what_exists_can_be_subscribed_to(connect: Connect, revision:
 
 @pytest.mark.requirement("resources.subscribe-existing")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_a_subscription_to_what_cannot_be_reached_is_refused(connect: Connect, revision: str) -> None:
+async def test_subscription_to_an_unreachable_resource_is_rejected(connect: Connect, revision: str) -> None:
     """It does not wait for a connection that may never come back."""
     server = Server("s")
 
@@ -211,7 +213,7 @@ async def test_a_subscription_to_what_cannot_be_reached_is_refused(connect: Conn
     assert said["error"]["code"] == -32603
 
 
-async def test_a_listener_is_informed_which_resources_exist(connect: Connect) -> None:
+async def test_listener_is_informed_which_resources_exist(connect: Connect) -> None:
     """2026-07-28, basic/patterns/subscriptions: the acknowledgement has the subset that is honoured."""
     server = Server("s")
     server.resource("a://one")(lambda: "")
@@ -237,7 +239,7 @@ async def test_a_listener_is_informed_which_resources_exist(connect: Connect) ->
 @pytest.mark.requirement("tools.list-changed-first")
 @pytest.mark.parametrize("around", ["nothing", "a middleware", "a mount"])
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_a_change_in_the_first_call_is_reported(connect: Connect, revision: str, around: str) -> None:
+async def test_change_in_the_first_call_is_reported(connect: Connect, revision: str, around: str) -> None:
     """server/tools, List Changed Notification: `initialized` and the call may come in one read."""
     server = Server("s")
 

@@ -69,7 +69,7 @@ async def refusal(client: Client, method: str, **params: Any) -> ProtocolError:
 # The extension
 
 
-async def test_the_extension_and_its_setting_are_declared(folder: Path) -> None:
+async def test_extension_and_its_setting_are_declared(folder: Path) -> None:
     async with Client(serving(folder)) as client:
         assert client.server_capabilities.extensions == {"io.modelcontextprotocol/skills": {"directoryRead": True}}
         assert client.server_capabilities.resources is not None
@@ -88,7 +88,7 @@ async def test_skills_methods_require_the_service(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_the_handshake_revisions_have_the_files_but_not_the_methods(folder: Path, revision: str) -> None:
+async def test_handshake_revisions_have_the_files_but_not_the_methods(folder: Path, revision: str) -> None:
     async with Client(serving(folder), protocol_version=revision) as client:
         with pytest.raises(ProtocolError) as refused:
             await client.request("skills/list", {})
@@ -100,7 +100,7 @@ async def test_the_handshake_revisions_have_the_files_but_not_the_methods(folder
 # skills/list and skills/get
 
 
-async def test_an_entry_has_the_frontmatter_as_it_is_and_every_file(folder: Path) -> None:
+async def test_entry_has_the_frontmatter_as_it_is_and_every_file(folder: Path) -> None:
     async with Client(serving(folder)) as client:
         said = await ask(client, "skills/list")
         assert said["resultType"] == "complete"
@@ -145,7 +145,7 @@ async def test_skill_files_match_the_listed_size_and_digest(folder: Path) -> Non
                 assert f"sha256:{sha256(data).hexdigest()}" == file["digest"]
 
 
-async def test_a_list_comes_in_pages(folder: Path) -> None:
+async def test_list_comes_in_pages(folder: Path) -> None:
     for number in range(5):
         skill(folder, f"many/skill-{number}")
     async with Client(serving(folder, page_size=3, cache_ttl_ms=5000, cache_scope="public")) as client:
@@ -174,7 +174,7 @@ async def test_a_list_comes_in_pages(folder: Path) -> None:
         "",
     ],
 )
-async def test_an_unknown_skill_is_invalid_params(folder: Path, uri: str) -> None:
+async def test_unknown_skill_is_invalid_params(folder: Path, uri: str) -> None:
     async with Client(serving(folder)) as client:
         refused = await refusal(client, "skills/get", uri=uri)
         assert refused.data == {"uri": uri}
@@ -192,7 +192,7 @@ async def test_nested_skill_is_listed_and_belongs_to_its_parent(folder: Path) ->
 # Resources
 
 
-async def test_the_list_of_resources_has_each_skill_by_its_frontmatter(folder: Path) -> None:
+async def test_list_of_resources_has_each_skill_by_its_frontmatter(folder: Path) -> None:
     async with Client(serving(folder)) as client:
         listed = [(one.uri, one.name, one.description, one.mime_type) for one in await client.list_resources()]
         assert listed == [
@@ -234,7 +234,7 @@ async def test_names_are_written_as_uris_want_them(folder: Path) -> None:
 # resources/directory/read
 
 
-async def test_a_directory_lists_its_children_and_not_deeper(folder: Path) -> None:
+async def test_directory_lists_its_children_and_not_deeper(folder: Path) -> None:
     (folder / "pdf-forms" / "empty").mkdir()
     async with Client(serving(folder)) as client:
         said = await ask(client, "resources/directory/read", uri="skill://pdf-forms")
@@ -257,7 +257,7 @@ async def test_a_directory_lists_its_children_and_not_deeper(folder: Path) -> No
         assert (await ask(client, "resources/directory/read", uri="skill://pdf-forms/empty"))["resources"] == []
 
 
-async def test_a_directory_comes_in_pages(folder: Path) -> None:
+async def test_directory_comes_in_pages(folder: Path) -> None:
     async with Client(serving(folder, page_size=3)) as client:
         page = await ask(client, "resources/directory/read", uri="skill://pdf-forms")
         rest = await ask(client, "resources/directory/read", uri="skill://pdf-forms", cursor=page["nextCursor"])
@@ -331,7 +331,7 @@ async def test_nothing_outside_of_a_skill_can_be_read(folder: Path, uri: str) ->
 
 @pytest.mark.requirement("resources.inside")
 @links
-async def test_a_link_that_leaves_the_folder_is_not_served(folder: Path, tmp_path: Path) -> None:
+async def test_link_that_leaves_the_folder_is_not_served(folder: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     skill(outside, "stolen")
     (folder / "pdf-forms" / "secret.txt").symlink_to(tmp_path / "secret.txt")
@@ -364,7 +364,7 @@ async def test_a_link_that_leaves_the_folder_is_not_served(folder: Path, tmp_pat
 
 
 @links
-async def test_a_link_to_a_file_inside_the_folder_is_a_file(folder: Path) -> None:
+async def test_link_to_a_file_inside_the_folder_is_a_file(folder: Path) -> None:
     (folder / "acme/billing/refunds/LICENSE").symlink_to(folder / "pdf-forms" / "LICENSE")
     write(folder, ".git/config", "secret\n")
     (folder / "acme/billing/refunds/config").symlink_to(folder / ".git" / "config")
@@ -439,7 +439,7 @@ async def test_dot_files_are_no_part_of_a_skill(folder: Path) -> None:
 
 
 @links
-async def test_a_pipe_is_not_waited_for(folder: Path) -> None:
+async def test_pipe_is_not_waited_for(folder: Path) -> None:
     os.mkfifo(folder / "pdf-forms" / "pipe")
     async with Client(serving(folder)) as client:
         assert len((await ask(client, "skills/list"))["skills"][1]["resources"]) == 6
@@ -481,7 +481,7 @@ def test_names_that_are_allowed(tmp_path: Path, name: str) -> None:
     Skills(tmp_path)
 
 
-def test_a_skill_beyond_the_limits_is_refused_at_once(folder: Path) -> None:
+def test_skill_beyond_the_limits_is_refused_at_once(folder: Path) -> None:
     for number in range(506):
         write(folder, f"pdf-forms/many/{number}.txt", "")
     Skills(folder)
@@ -504,7 +504,7 @@ def test_invalid_skill_folders_raise_usage_error(folder: Path) -> None:
         Skills(folder / "pdf-forms")
 
 
-async def test_a_folder_without_skills_is_an_empty_list(tmp_path: Path) -> None:
+async def test_folder_without_skills_is_an_empty_list(tmp_path: Path) -> None:
     async with Client(serving(tmp_path)) as client:
         assert (await ask(client, "skills/list"))["skills"] == []
 
@@ -518,7 +518,7 @@ def test_one_server_has_one_folder_of_skills(folder: Path) -> None:
 # Changes on disk
 
 
-async def test_a_changed_file_has_a_fresh_digest(folder: Path) -> None:
+async def test_changed_file_has_a_fresh_digest(folder: Path) -> None:
     async with Client(serving(folder)) as client:
 
         async def digests() -> dict[str, str]:
@@ -540,7 +540,7 @@ async def test_a_changed_file_has_a_fresh_digest(folder: Path) -> None:
         await refusal(client, "resources/read", uri="skill://pdf-forms/scripts/fill.py")
 
 
-async def test_a_changed_frontmatter_and_a_skill_more_are_seen(folder: Path) -> None:
+async def test_changed_frontmatter_and_a_skill_more_are_seen(folder: Path) -> None:
     async with Client(serving(folder)) as client:
         skill(folder, "acme/billing/refunds", more="license: MIT\n")
         skill(folder, "acme/billing/bills")
@@ -550,7 +550,7 @@ async def test_a_changed_frontmatter_and_a_skill_more_are_seen(folder: Path) -> 
         assert (await client.read_resource("skill://acme/billing/bills/SKILL.md"))[0].mime_type == "text/markdown"
 
 
-async def test_a_skill_that_breaks_is_left_out_and_the_log_says_why_once(
+async def test_skill_that_breaks_is_left_out_and_the_log_says_why_once(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Client(serving(folder)) as client:

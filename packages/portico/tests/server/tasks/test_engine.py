@@ -295,7 +295,7 @@ async def test_unexpected_failures_are_retried_with_exponential_backoff(
         assert 0.74 * 10 * 2**n < wait < 1.26 * 10 * 2**n
 
 
-async def test_a_wait_has_an_end_however_often_it_failed(make: Make) -> None:
+async def test_wait_has_an_end_however_often_it_failed(make: Make) -> None:
     async def body(running: JobRun) -> JobOutcome:
         return FAILED
 
@@ -458,7 +458,7 @@ async def test_slot_is_released_once_on_cancellation(make: Make, moment: str) ->
     assert engine.concurrency_limit.free == 1
 
 
-async def test_a_slot_that_is_given_in_the_moment_of_a_cancellation_is_not_lost() -> None:
+async def test_slot_that_is_given_in_the_moment_of_a_cancellation_is_not_lost() -> None:
     slots = JobConcurrencyLimit(1, lambda: None)
     slots.acquire()
     coming = asyncio.ensure_future(slots.reacquire())
@@ -525,7 +525,7 @@ async def test_answer_before_a_restart_is_used(make: Make) -> None:
 
 @pytest.mark.usefixtures("deaf")
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
-async def test_a_cancelled_body_is_stopped(make: Make, where: str) -> None:
+async def test_cancelled_body_is_stopped(make: Make, where: str) -> None:
     stopped = asyncio.Event()
 
     async def body(running: JobRun) -> None:
@@ -579,7 +579,7 @@ async def is_lost(write: Callable[[], Awaitable[Any]]) -> bool:
         return False
 
 
-async def test_a_worker_that_lost_a_job_writes_nothing(make: Make) -> None:
+async def test_worker_that_lost_a_job_writes_nothing(make: Make) -> None:
     """It was thought dead, and its job is somebody else's."""
     gates = {name: asyncio.Event() for name in ("first", "second")}
     lost: list[str] = []
@@ -654,7 +654,7 @@ async def test_reclaimed_job_runs_once_in_one_worker(make: Make) -> None:
     assert engine.concurrency_limit.free == 16
 
 
-async def test_a_lease_that_runs_out_gives_the_job_away(make: Make) -> None:
+async def test_lease_that_runs_out_gives_the_job_away(make: Make) -> None:
     ended = asyncio.Event()
 
     async def for_ever(running: JobRun) -> None:
@@ -742,7 +742,7 @@ async def test_lost_claim_response_loses_no_job(make: Make, monkeypatch: pytest.
     assert (await until(engine, one.id, "completed")).attempts == 1
 
 
-async def test_a_job_is_not_failed_because_the_store_was_away_for_a_moment(
+async def test_job_is_not_failed_because_the_store_was_away_for_a_moment(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running_jobs, "RETRY_SECONDS", 0.01)
@@ -844,7 +844,7 @@ async def test_requeued_job_is_taken_by_another_worker(make: Make) -> None:
     await until(second, one.id, "completed")
 
 
-async def test_a_body_that_does_not_stop_is_left_behind(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_body_that_does_not_stop_is_left_behind(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "SHUTDOWN_TIMEOUT_SECONDS", 0.01)
     go, over = asyncio.Event(), asyncio.Event()
 
@@ -972,7 +972,7 @@ async def test_result_is_retained_for_a_minimum_time(make: Make) -> None:
     assert ended.expires_at >= ended.updated_at + jobs.EXPIRY_GRACE_MS
 
 
-async def test_the_engine_sweeps_by_itself_and_some_at_a_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_engine_sweeps_by_itself_and_some_at_a_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "SWEEP_BATCH_SIZE", 10)
     other = await make(elsewhere=TaskConfig())
     old = [job(status="completed", expires_at=1) for _ in range(25)]

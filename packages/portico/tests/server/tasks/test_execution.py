@@ -137,7 +137,7 @@ async def test_service_tools_added_later_may_be_tasks(modern: Talk, serving: Ser
     assert text(await client.end("write")) == "written"
 
 
-async def test_an_alias_is_the_same_tool(modern: Talk, serving: Serve) -> None:
+async def test_alias_is_the_same_tool(modern: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
 
     @server.tool(task="required", aliases=["old_name"])
@@ -164,7 +164,7 @@ async def test_tasks_of_a_removed_tool_are_left_to_other_workers(modern: Talk, s
 # Bodies
 
 
-async def test_a_plain_function_runs_in_a_thread(modern: Talk, serving: Serve) -> None:
+async def test_plain_function_runs_in_a_thread(modern: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
 
     @server.tool(task="required")
@@ -175,7 +175,7 @@ async def test_a_plain_function_runs_in_a_thread(modern: Talk, serving: Serve) -
     assert text(await modern(await serving(server)).end("where")).startswith("portico-")
 
 
-async def test_a_quick_function_runs_where_it_is(modern: Talk, serving: Serve) -> None:
+async def test_quick_function_runs_where_it_is(modern: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
 
     @server.tool(task="required", run_in_thread=False)
@@ -185,7 +185,7 @@ async def test_a_quick_function_runs_where_it_is(modern: Talk, serving: Serve) -
     assert text(await modern(await serving(server)).end("where")) == threading.current_thread().name
 
 
-async def test_a_thread_sees_that_it_was_cancelled(modern: Talk, serving: Serve) -> None:
+async def test_thread_sees_that_it_was_cancelled(modern: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
     begun, seen = threading.Event(), threading.Event()
 
@@ -353,7 +353,7 @@ async def test_custom_principal_is_stored_by_name(modern: Talk, serving: Serve) 
 
 
 @pytest.mark.parametrize("inside", ["task", "call"])
-async def test_a_tool_called_from_the_inside_answers_at_once(modern: Talk, serving: Serve, inside: str) -> None:
+async def test_tool_called_from_the_inside_answers_at_once(modern: Talk, serving: Serve, inside: str) -> None:
     server = Server("tasks", store="sqlite://")
 
     @server.tool(task="optional")
@@ -404,7 +404,7 @@ async def test_detached_task_does_not_repeat_elicitation(modern: Talk, serving: 
     assert gates.done == ["noted", "later"]
 
 
-async def test_a_detached_body_of_2025_11_25_asks_in_the_call(old: TalkOld, serving: Serve) -> None:
+async def test_detached_body_of_2025_11_25_asks_in_the_call(old: TalkOld, serving: Serve) -> None:
     server, gates = with_tools()
     client = await old(await serving(server))
     client.wire.send({"jsonrpc": "2.0", "id": "call", "method": "tools/call", "params": {"name": "later", "task": {}}})
@@ -439,7 +439,7 @@ async def test_without_a_wish_a_detached_body_just_goes_on(old: TalkOld, serving
     assert said["content"][0]["text"] == "hello yes"
 
 
-async def test_a_body_that_never_detaches_is_answered_at_once(modern: Talk, serving: Serve) -> None:
+async def test_body_that_never_detaches_is_answered_at_once(modern: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
 
     @server.tool(task=TaskConfig(detachable=True))
@@ -465,7 +465,7 @@ async def test_detaching_twice_and_in_a_task_is_nothing(modern: Talk, serving: S
     assert text(await modern(await serving(server)).end("already")) == "done"
 
 
-async def test_a_detached_body_with_wrong_arguments_is_reported_at_the_call(modern: Talk, serving: Serve) -> None:
+async def test_detached_body_with_wrong_arguments_is_reported_at_the_call(modern: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
 
     @server.tool(task=TaskConfig(detachable=True))

@@ -116,7 +116,7 @@ async def fill(client: ModernTasksClient) -> tuple[dict[int, str], list[Any]]:
     raise AssertionError("the disk is never full")
 
 
-async def test_a_full_disk_is_reported_and_when_there_is_room_again_everything_is_finished(
+async def test_full_disk_is_reported_and_when_there_is_room_again_everything_is_finished(
     small: Small,
     modern: Callable[..., ModernTasksClient],
     caplog: pytest.LogCaptureFixture,
@@ -153,7 +153,7 @@ async def test_a_full_disk_is_reported_and_when_there_is_room_again_everything_i
     assert not [one for one in caplog.records if one.levelno >= logging.ERROR and "not started" in one.getMessage()]
 
 
-async def test_a_server_that_is_stopped_while_the_disk_is_full_loses_nothing(
+async def test_server_that_is_stopped_while_the_disk_is_full_loses_nothing(
     small_sqlite: Small, modern: Callable[..., ModernTasksClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running_jobs, "RETRY_SECONDS", 0.05)

@@ -82,7 +82,7 @@ async def site() -> AsyncIterator[Callable[..., Any]]:
 
 
 @pytest.mark.parametrize("revision", [MODERN, HANDSHAKE])
-async def test_a_task_is_started_asked_and_fetched(site: Callable[..., Any], revision: Any) -> None:
+async def test_task_is_started_asked_and_fetched(site: Callable[..., Any], revision: Any) -> None:
     here = await site()
     async with Client(
         here.url, protocol_version=revision, elicitation_handler=lambda asked: {"value": "Ada"}, timeout=TIMEOUT_SECONDS
@@ -92,7 +92,7 @@ async def test_a_task_is_started_asked_and_fetched(site: Callable[..., Any], rev
 
 
 @pytest.mark.parametrize("revision", [MODERN, HANDSHAKE])
-async def test_a_task_outlives_the_connection_it_was_started_on(site: Callable[..., Any], revision: Any) -> None:
+async def test_task_outlives_the_connection_it_was_started_on(site: Callable[..., Any], revision: Any) -> None:
     here = await site()
     async with Client(here.url, protocol_version=revision, timeout=TIMEOUT_SECONDS) as client:
         id = (await client.start_task("running", {"name": "x"})).id
@@ -102,7 +102,7 @@ async def test_a_task_outlives_the_connection_it_was_started_on(site: Callable[.
         assert (await client.task(id, "running").result(timeout=TIMEOUT_SECONDS)).text == "x is done"
 
 
-async def test_the_name_of_the_task_is_in_a_header(site: Callable[..., Any]) -> None:
+async def test_name_of_the_task_is_in_a_header(site: Callable[..., Any]) -> None:
     """The client must set Mcp-Name to the value of params.taskId, and here it is looked at."""
     here = await site()
     _, created = await here.post("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}, mcp_name="add")

@@ -176,9 +176,7 @@ async def test_input_requests_survive_a_restart(url: str, modern: Callable[..., 
         assert (await client.get(id))["result"]["structuredContent"] == {"result": ["yes", "yes"]}
 
 
-async def test_a_task_belongs_to_whoever_started_it_also_after_a_restart(
-    url: str, modern: Callable[..., ModernTasksClient]
-) -> None:
+async def test_task_belongs_to_its_creator_after_a_restart(url: str, modern: Callable[..., ModernTasksClient]) -> None:
     first, _ = with_tools(url)
     async with first.lifespan():
         id = (await modern(first, principal=ADA).end("add", {"a": 1, "b": 2}))["taskId"]
@@ -232,7 +230,7 @@ def named_like(pid: int) -> str:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc to look into")
-def test_a_process_that_has_ended_is_dead_also_before_anybody_has_noticed() -> None:
+def test_ended_process_is_dead_before_it_is_reaped() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         worker = named_like(process.pid)
@@ -260,7 +258,7 @@ def test_invisible_processes_have_unknown_state(worker: str) -> None:
     assert not worker_ids.is_worker_dead(worker.format(place=place))
 
 
-def test_a_process_that_is_hidden_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_is_hidden_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = named_like(os.getpid())
     monkeypatch.setattr(worker_ids, "_read", lambda path: "" if path.endswith("/stat") else path)
     monkeypatch.setattr(worker_ids, "_host_identity", lambda: worker.partition("/")[0])

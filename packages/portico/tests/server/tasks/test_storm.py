@@ -147,7 +147,7 @@ async def verify_every_task_is_finished(storm: Storm) -> None:
 
 # With several servers the store decides more; one of each engine is enough otherwise.
 @pytest.mark.parametrize(("engine", "servers"), [("sqlite", 2), ("postgresql", 3)])
-async def test_a_server_that_is_killed_again_and_again_finishes_every_task_and_repeats_nothing(
+async def test_server_that_is_killed_again_and_again_finishes_every_task_and_repeats_nothing(
     request: pytest.FixtureRequest, tmp_path: Path, engine: str, servers: int
 ) -> None:
     url: str = request.getfixturevalue(f"{'sqlite' if engine == 'sqlite' else 'postgres'}_url")

@@ -128,7 +128,7 @@ async def test_progress_is_a_change(modern: Talk, serving: Serve) -> None:
 
 
 @pytest.mark.parametrize(("tool", "status"), [("err", "failed"), ("refuse", "completed")])
-async def test_the_end_is_reported_as_looking_would(modern: Talk, serving: Serve, tool: str, status: str) -> None:
+async def test_end_is_reported_as_looking_would(modern: Talk, serving: Serve, tool: str, status: str) -> None:
     server, _ = with_tools()
     client, asking = modern(await serving(server)), modern(server)
     id = await client.start(tool)
@@ -137,7 +137,7 @@ async def test_the_end_is_reported_as_looking_would(modern: Talk, serving: Serve
     assert await listening.wait_for(status) == without_signature(await asking.get(id))
 
 
-async def test_a_cancellation_is_reported(modern: Talk, serving: Serve) -> None:
+async def test_cancellation_is_reported(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client, asking = modern(await serving(server)), modern(server)
     id = await client.start("running", {"name": "x"})
@@ -217,7 +217,7 @@ async def test_listening_has_a_bound(modern: Talk, serving: Serve) -> None:
     assert "too many" in error["message"]
 
 
-async def test_a_change_between_looking_and_listening_is_not_missed(
+async def test_change_between_looking_and_listening_is_not_missed(
     modern: Talk, serving: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, gates = with_tools()

@@ -70,7 +70,7 @@ async def test_tool_list_has_task_support(old: Talk, serving: Serve) -> None:
     assert said["ask"] == {"taskSupport": "required"}
 
 
-async def test_a_server_without_tasks_does_not_offer_any(connect: Callable[..., Any]) -> None:
+async def test_server_without_tasks_does_not_offer_any(connect: Callable[..., Any]) -> None:
     server = Server("none")
 
     @server.tool
@@ -88,7 +88,7 @@ async def test_a_server_without_tasks_does_not_offer_any(connect: Callable[..., 
 
 
 @pytest.mark.requirement("tasks.created")
-async def test_a_wish_becomes_a_nested_task_and_nothing_else(old: Talk, serving: Serve) -> None:
+async def test_wish_becomes_a_nested_task_and_nothing_else(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     created = await client.call("add", {"a": 1, "b": 2}, {"ttl": 60_000})
@@ -151,7 +151,7 @@ async def test_task_parameter_is_ignored_on_older_versions(connect: Callable[...
         (90_000.5, 90_000),
     ],
 )
-async def test_a_wish_for_a_time_to_live_is_granted_within_reason(
+async def test_wish_for_a_time_to_live_is_granted_within_reason(
     old: Talk, serving: Serve, wished: Any, given: int
 ) -> None:
     server, _ = with_tools()
@@ -178,7 +178,7 @@ async def test_wrong_arguments_are_reported_at_the_call(old: Talk, serving: Serv
     assert (await client.request("tasks/list"))["tasks"] == []
 
 
-async def test_the_update_of_the_extension_is_not_there(old: Talk, serving: Serve) -> None:
+async def test_update_of_the_extension_is_not_there(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start("ask")
@@ -189,7 +189,7 @@ async def test_the_update_of_the_extension_is_not_there(old: Talk, serving: Serv
 # Looking
 
 
-async def test_a_task_that_works_is_flat(old: Talk, serving: Serve) -> None:
+async def test_task_that_works_is_flat(old: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = await old(await serving(server))
     id = await client.start("running", {"name": "x"})
@@ -232,7 +232,7 @@ async def test_task_with_elicitation_is_input_required(old: Talk, serving: Serve
 
 @pytest.mark.requirement("tasks.unknown")
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/result", "tasks/cancel"])
-async def test_an_unknown_id_is_invalid(old: Talk, serving: Serve, method: str) -> None:
+async def test_unknown_id_is_invalid(old: Talk, serving: Serve, method: str) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     for id in ("", "nothing", "a\u0000b", "x" * 5000):
@@ -291,14 +291,14 @@ async def test_tool_error_is_the_task_result(old: Talk, serving: Serve) -> None:
 
 
 @pytest.mark.requirement("tasks.result")
-async def test_an_error_of_the_protocol_is_that_error(old: Talk, serving: Serve) -> None:
+async def test_error_of_the_protocol_is_that_error(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     error = await client.request_error("tasks/result", {"taskId": await client.start("err")})
     assert error == {"code": -32050, "message": "It went wrong.", "data": {"why": "because"}}
 
 
-async def test_a_cancelled_task_has_no_result(old: Talk, serving: Serve) -> None:
+async def test_cancelled_task_has_no_result(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start("ask")
@@ -309,7 +309,7 @@ async def test_a_cancelled_task_has_no_result(old: Talk, serving: Serve) -> None
 
 
 @pytest.mark.requirement("tasks.result-waits")
-async def test_a_result_is_waited_for_while_others_are_served(old: Talk, serving: Serve) -> None:
+async def test_result_is_waited_for_while_others_are_served(old: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = await old(await serving(server))
     id = await client.start("running", {"name": "x"})
@@ -501,7 +501,7 @@ async def test_cancelling_a_task_cancels_its_input_request(old: Talk, serving: S
         {"result": "yes"},
     ],
 )
-async def test_a_refusal_is_for_the_body_to_deal_with(old: Talk, serving: Serve, reply: Any) -> None:
+async def test_refusal_is_for_the_body_to_deal_with(old: Talk, serving: Serve, reply: Any) -> None:
     server = Server("tasks", store="sqlite://")
 
     @server.tool(task="required")
@@ -522,7 +522,7 @@ async def test_a_refusal_is_for_the_body_to_deal_with(old: Talk, serving: Serve,
     assert said["content"][0]["text"].startswith("without: The client rejected elicitation/create: ")
 
 
-async def test_a_refusal_that_the_body_does_not_expect_is_what_the_model_reads(old: Talk, serving: Serve) -> None:
+async def test_unhandled_client_error_is_shown_to_the_model(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start("ask")
@@ -536,7 +536,7 @@ async def test_a_refusal_that_the_body_does_not_expect_is_what_the_model_reads(o
 
 
 @pytest.mark.requirement("elicitation.url-id")
-async def test_a_page_to_be_opened_has_the_id_that_this_revision_wants(old: Talk, serving: Serve) -> None:
+async def test_page_to_be_opened_has_the_id_that_this_revision_wants(old: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
 
     @server.tool(task="required")
@@ -589,7 +589,7 @@ async def test_cancel_response_has_the_cancelled_status(old: Talk, serving: Serv
 @pytest.mark.parametrize(
     ("tool", "status"), [("add", "completed"), ("refuse", "failed"), ("err", "failed"), ("ask", "cancelled")]
 )
-async def test_a_task_that_is_over_cannot_be_cancelled(old: Talk, serving: Serve, tool: str, status: str) -> None:
+async def test_task_that_is_over_cannot_be_cancelled(old: Talk, serving: Serve, tool: str, status: str) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start(tool, {"a": 1, "b": 2} if tool == "add" else {})
@@ -602,7 +602,7 @@ async def test_a_task_that_is_over_cannot_be_cancelled(old: Talk, serving: Serve
     assert (await client.get(id))["status"] == status
 
 
-async def test_a_task_that_asks_can_be_cancelled(old: Talk, serving: Serve) -> None:
+async def test_task_that_asks_can_be_cancelled(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start("ask")
@@ -728,7 +728,7 @@ async def test_task_creator_gets_status_notifications(old: Talk, serving: Serve)
 
 
 @pytest.mark.parametrize(("tool", "status"), [("refuse", "failed"), ("err", "failed")])
-async def test_a_tool_that_says_no_is_reported_as_a_failure(old: Talk, serving: Serve, tool: str, status: str) -> None:
+async def test_tool_that_says_no_is_reported_as_a_failure(old: Talk, serving: Serve, tool: str, status: str) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start(tool)
@@ -779,7 +779,7 @@ async def test_both_designs_see_the_same_task(
 
 @pytest.mark.requirement("tasks.progress")
 @pytest.mark.parametrize("wanted", [True, False])
-async def test_the_progress_of_a_task_is_reported_under_its_token(old: Talk, serving: Serve, wanted: bool) -> None:
+async def test_progress_of_a_task_is_reported_under_its_token(old: Talk, serving: Serve, wanted: bool) -> None:
     """2025-11-25, basic/utilities/tasks: the token of the request stays valid as long as its task."""
     server = Server("tasks", store="sqlite://")
     go = asyncio.Event()

@@ -41,7 +41,7 @@ DAY = 24 * 3600 * 1000
 # Creating
 
 
-async def test_a_call_becomes_a_flat_handle_and_nothing_else(modern: Talk, serving: Serve) -> None:
+async def test_call_becomes_a_flat_handle_and_nothing_else(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     created = await client.call("add", {"a": 1, "b": 2})
@@ -76,7 +76,7 @@ async def test_ids_cannot_be_guessed(modern: Talk, serving: Serve) -> None:
 
 
 @pytest.mark.requirement("modern.extension-fallback")
-async def test_a_client_without_the_extension_gets_the_result(modern: Talk, serving: Serve) -> None:
+async def test_client_without_the_extension_gets_the_result(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     said = await client.call("add", {"a": 1, "b": 2}, capabilities=WITHOUT)
@@ -109,7 +109,7 @@ async def test_plain_tool_returns_a_complete_result(modern: Talk, serving: Serve
 
 
 @pytest.mark.parametrize("wish", [{"ttl": 5}, {}, {"ttl": -1}, 7, "soon", None, []])
-async def test_the_wish_of_2025_11_25_is_ignored(modern: Talk, serving: Serve, wish: Any) -> None:
+async def test_wish_of_2025_11_25_is_ignored(modern: Talk, serving: Serve, wish: Any) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     created = await client.request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}, "task": wish})
@@ -171,7 +171,7 @@ async def test_task_reports_configured_ttl_and_poll_interval(modern: Talk, servi
     assert found["pollIntervalMs"] == 3000
 
 
-async def test_the_extension_is_offered_and_the_experiment_is_not(modern: Talk, serving: Serve) -> None:
+async def test_extension_is_offered_and_the_experiment_is_not(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     found = await client.request("server/discover")
@@ -237,7 +237,7 @@ async def wait_for_request(server: Server, id: str, *keys: str) -> None:
                 await news.wait()
 
 
-async def test_a_completed_task_has_its_result(modern: Talk, serving: Serve) -> None:
+async def test_completed_task_has_its_result(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     found = await client.end("add", {"a": 1, "b": 2})
@@ -252,7 +252,7 @@ async def test_a_completed_task_has_its_result(modern: Talk, serving: Serve) -> 
     assert {**result, **SIGNED} == said
 
 
-async def test_a_tool_that_says_no_has_completed(modern: Talk, serving: Serve) -> None:
+async def test_tool_that_says_no_has_completed(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     found = await modern(await serving(server)).end("refuse")
     assert found["status"] == "completed"
@@ -261,7 +261,7 @@ async def test_a_tool_that_says_no_has_completed(modern: Talk, serving: Serve) -
     assert "error" not in found
 
 
-async def test_an_error_of_the_protocol_is_a_failure(modern: Talk, serving: Serve) -> None:
+async def test_error_of_the_protocol_is_a_failure(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     found = await modern(await serving(server)).end("err")
     assert set(found) == COMMON | {"error", "statusMessage"}
@@ -289,7 +289,7 @@ async def test_unexpected_exception_text_is_not_disclosed(
 
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/update", "tasks/cancel"])
 @pytest.mark.parametrize("id", ["", "nothing", "x" * 5000, "a\u0000b", "é", "../../etc/passwd", "' or 1=1 --"])
-async def test_an_unknown_id_is_invalid(modern: Talk, serving: Serve, method: str, id: str) -> None:
+async def test_unknown_id_is_invalid(modern: Talk, serving: Serve, method: str, id: str) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     error = await client.request_error(method, {"taskId": id, "inputResponses": {}})
@@ -319,7 +319,7 @@ async def test_asking_about_tasks_needs_the_extension(modern: Talk, serving: Ser
 
 
 @pytest.mark.parametrize("method", ["tasks/result", "tasks/list"])
-async def test_the_methods_of_2025_11_25_are_gone(modern: Talk, serving: Serve, method: str) -> None:
+async def test_methods_of_2025_11_25_are_gone(modern: Talk, serving: Serve, method: str) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     id = await client.start("add", {"a": 1, "b": 2})
@@ -437,7 +437,7 @@ async def test_unrequested_answers_are_ignored(modern: Talk, serving: Serve) -> 
     assert (await client.get(id))["result"]["content"][0]["text"] == "accept: yes"
 
 
-async def test_an_answer_counts_once(modern: Talk, serving: Serve) -> None:
+async def test_answer_counts_once(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     id = await client.start("ask_two")
@@ -504,7 +504,7 @@ async def test_keys_are_not_used_again(modern: Talk, serving: Serve) -> None:
     assert (await client.get(id))["result"]["structuredContent"] == {"result": 15}
 
 
-async def test_a_body_may_ask_the_model_and_for_roots(modern: Talk, serving: Serve) -> None:
+async def test_body_may_ask_the_model_and_for_roots(modern: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
 
     @server.tool(task="required")
@@ -541,7 +541,7 @@ async def test_task_fails_if_the_client_lacks_elicitation(modern: Talk, serving:
 # Cancelling
 
 
-async def test_a_task_that_runs_is_cancelled_and_its_body_stops(modern: Talk, serving: Serve) -> None:
+async def test_task_that_runs_is_cancelled_and_its_body_stops(modern: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = modern(await serving(server))
     id = await client.start("running", {"name": "x"})
@@ -553,7 +553,7 @@ async def test_a_task_that_runs_is_cancelled_and_its_body_stops(modern: Talk, se
     assert found["status"] == "cancelled"
 
 
-async def test_a_task_that_has_not_begun_never_does(modern: Talk, serving: Serve) -> None:
+async def test_task_that_has_not_begun_never_does(modern: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     assert server.tasks is not None
     server.tasks.concurrency = 1
@@ -572,7 +572,7 @@ async def test_a_task_that_has_not_begun_never_does(modern: Talk, serving: Serve
     assert not gates["second begun"].is_set()
 
 
-async def test_a_task_that_asks_is_cancelled(modern: Talk, serving: Serve) -> None:
+async def test_task_that_asks_is_cancelled(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     id = await client.start("ask")
@@ -587,7 +587,7 @@ async def test_a_task_that_asks_is_cancelled(modern: Talk, serving: Serve) -> No
 
 @pytest.mark.requirement("tasks.status")
 @pytest.mark.parametrize(("tool", "status"), [("refuse", "completed"), ("err", "failed")])
-async def test_a_task_that_is_over_stays_as_it_is(modern: Talk, serving: Serve, tool: str, status: str) -> None:
+async def test_task_that_is_over_stays_as_it_is(modern: Talk, serving: Serve, tool: str, status: str) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     before = await client.end(tool)
@@ -672,7 +672,7 @@ async def until_said(server: Server, id: str) -> None:
                 await news.wait()
 
 
-async def test_an_endless_message_has_an_end(modern: Talk, serving: Serve) -> None:
+async def test_endless_message_has_an_end(modern: Talk, serving: Serve) -> None:
     server = Server("tasks", store="sqlite://")
     go = asyncio.Event()
 

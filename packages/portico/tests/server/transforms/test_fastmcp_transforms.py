@@ -97,7 +97,7 @@ async def test_transform_does_not_reveal_unauthorized_tools() -> None:
             await client.call_tool("my-secret")
 
 
-async def test_a_transform_adds_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_transform_adds_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Adding(Transform):
         async def list_tools(self, tools: Any) -> Any:
             return [*tools, object()]

@@ -79,7 +79,7 @@ CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
     ids=["length", "empty", "chunks", "chunks with extras", "204", "304", "102", "103 thrice"],
 )
 @pytest.mark.parametrize("pieces", ["at once", "byte by byte"])
-async def test_a_connection_is_used_again(
+async def test_connection_is_used_again(
     listen: Listen, pool: HttpConnectionPool, answer: bytes, body: bytes, pieces: str
 ) -> None:
     parts = [answer] if pieces == "at once" else [bytes([one]) for one in answer]
@@ -101,7 +101,7 @@ async def test_a_connection_is_used_again(
     ],
     ids=["said so", "1.0", "until the end", "1.0 until the end"],
 )
-async def test_a_connection_that_is_not_kept_is_not_used_again(
+async def test_connection_that_is_not_kept_is_not_used_again(
     listen: Listen, pool: HttpConnectionPool, answer: bytes
 ) -> None:
     site = await listen(saying(answer, then="close"))
@@ -110,7 +110,7 @@ async def test_a_connection_that_is_not_kept_is_not_used_again(
     assert len(site.peers) == 2
 
 
-async def test_the_head_is_there_before_the_body(listen: Listen, pool: HttpConnectionPool) -> None:
+async def test_head_is_there_before_the_body(listen: Listen, pool: HttpConnectionPool) -> None:
     go_on = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -131,7 +131,7 @@ async def test_the_head_is_there_before_the_body(listen: Listen, pool: HttpConne
     pool.release(place, answer)
 
 
-async def test_a_body_can_be_read_twice(listen: Listen, pool: HttpConnectionPool) -> None:
+async def test_body_can_be_read_twice(listen: Listen, pool: HttpConnectionPool) -> None:
     site = await listen(saying(OK + b"Content-Length: 5\r\n\r\nhello"))
     place = HttpUrl(site.url)
     answer = await pool.send("GET", place, ())
@@ -148,7 +148,7 @@ async def test_headers_that_come_twice_are_joined(listen: Listen, pool: HttpConn
     pool.release(place, answer)
 
 
-async def test_a_trailer_is_not_taken_for_a_header(listen: Listen, pool: HttpConnectionPool) -> None:
+async def test_trailer_is_not_taken_for_a_header(listen: Listen, pool: HttpConnectionPool) -> None:
     """RFC 9110, section 6.5.1: it comes when all decisions have been made."""
     site = await listen(saying(CHUNKED + b"2\r\nhi\r\n0\r\nMcp-Session-Id: evil\r\nContent-Type: no\r\n\r\n"))
     place = HttpUrl(site.url)
@@ -223,7 +223,7 @@ async def test_malformed_responses_are_rejected(
     ],
     ids=["headers", "value", "name", "reason", "102s with headers", "102s", "trailers", "trailer", "extension"],
 )
-async def test_a_head_without_end_is_refused(
+async def test_head_without_end_is_refused(
     listen: Listen, pool: HttpConnectionPool, beginning: bytes, endless: bytes
 ) -> None:
     async def script(peer: Peer) -> None:
@@ -239,14 +239,14 @@ async def test_a_head_without_end_is_refused(
         await ask(pool, site)
 
 
-async def test_a_thousand_headers_are_no_harm(listen: Listen, pool: HttpConnectionPool) -> None:
+async def test_thousand_headers_are_no_harm(listen: Listen, pool: HttpConnectionPool) -> None:
     many = b"".join(b"X-%d: v\r\n" % number for number in range(1000))
     site = await listen(saying(b"HTTP/1.1 200 OK\r\n" + many + b"Content-Length: 2\r\n\r\nok"))
     assert await ask(pool, site) == (200, b"ok")
 
 
 @pytest.mark.parametrize("head", [OK + b"Content-Length: 99999999\r\n\r\n", OK + b"\r\n", CHUNKED], ids=["l", "e", "c"])
-async def test_a_body_beyond_the_bound_is_not_read(listen: Listen, pool: HttpConnectionPool, head: bytes) -> None:
+async def test_body_beyond_the_bound_is_not_read(listen: Listen, pool: HttpConnectionPool, head: bytes) -> None:
     sent = 0
     piece = b"x" * 65536
 
@@ -313,7 +313,7 @@ def in_chunks(times: int) -> Callable[[Peer], Any]:
     return script
 
 
-async def test_a_million_small_chunks_are_one_body(listen: Listen, pool: HttpConnectionPool) -> None:
+async def test_million_small_chunks_are_one_body(listen: Listen, pool: HttpConnectionPool) -> None:
     site = await listen(in_chunks(1_000_000))
     place = HttpUrl(site.url)
     answer = await pool.send("GET", place, ())
@@ -357,7 +357,7 @@ CUTS = [
 
 @pytest.mark.parametrize("answer", CUTS, ids=lambda one: repr(one[-20:]))
 @pytest.mark.parametrize("then", ["close", "reset"])
-async def test_a_connection_may_end_at_any_moment(
+async def test_connection_may_end_at_any_moment(
     listen: Listen, pool: HttpConnectionPool, answer: bytes, then: str
 ) -> None:
     site = await listen(saying(answer, then=then))
@@ -365,7 +365,7 @@ async def test_a_connection_may_end_at_any_moment(
         await ask(pool, site)
 
 
-async def test_a_body_without_length_that_is_reset_is_not_whole(listen: Listen, pool: HttpConnectionPool) -> None:
+async def test_body_without_length_that_is_reset_is_not_whole(listen: Listen, pool: HttpConnectionPool) -> None:
     go_on = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -391,7 +391,7 @@ async def test_connection_closed_before_a_request_is_retried(listen: Listen, poo
         await pool.send("GET", place, ())
 
 
-async def test_a_server_that_speaks_first_is_not_listened_to(listen: Listen, pool: HttpConnectionPool) -> None:
+async def test_server_that_speaks_first_is_not_listened_to(listen: Listen, pool: HttpConnectionPool) -> None:
     """What comes unasked would be taken for the answer to the next question."""
 
     async def script(peer: Peer) -> None:
@@ -429,7 +429,7 @@ async def test_unsolicited_data_closes_an_idle_connection(listen: Listen, pool: 
     assert len(site.peers) == 2
 
 
-async def test_an_idle_connection_that_ends_is_not_used(listen: Listen, pool: HttpConnectionPool) -> None:
+async def test_idle_connection_that_ends_is_not_used(listen: Listen, pool: HttpConnectionPool) -> None:
     site = await listen(saying(OK + b"Content-Length: 2\r\n\r\nok", then="close"))
     for _ in range(3):
         assert await ask(pool, site) == (200, b"ok")
@@ -438,7 +438,7 @@ async def test_an_idle_connection_that_ends_is_not_used(listen: Listen, pool: Ht
     assert len(site.peers) == 3
 
 
-async def test_a_connection_that_was_idle_for_long_is_not_used(
+async def test_connection_that_was_idle_for_long_is_not_used(
     listen: Listen, pool: HttpConnectionPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = await listen(saying(OK + b"Content-Length: 2\r\n\r\nok"))
@@ -494,7 +494,7 @@ async def test_request_cancelled_at_any_step_closes_its_connection(listen: Liste
         await wait_until(lambda: site.open == 0)
 
 
-async def test_closing_ends_whatever_is_open(listen: Listen) -> None:
+async def test_closing_ends_open_requests(listen: Listen) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.gone()
@@ -575,7 +575,7 @@ async def test_requests_have_a_content_length(listen: Listen, pool: HttpConnecti
     assert seen[0].headers["host"] == f"127.0.0.1:{site.port}"
 
 
-def test_an_answer_has_a_media_type_without_parameters() -> None:
+def test_answer_has_a_media_type_without_parameters() -> None:
     answer = HttpClientResponse(None, 200, {"content-type": " Text/Event-Stream ; charset=utf-8"})  # type: ignore[arg-type]
     assert answer.media_type == "text/event-stream"
 

@@ -202,7 +202,7 @@ async def test_login_has_no_short_timeout(serve: Serve, issuer: Issuer) -> None:
     assert issuer.tokens == ["token-1", "token-2"]
 
 
-async def test_a_page_of_any_length_may_come_with_a_refusal(serve: Serve, issuer: Issuer) -> None:
+async def test_page_of_any_length_may_come_with_a_refusal(serve: Serve, issuer: Issuer) -> None:
     there = await serve()
     there.rules["server/discover"] = lambda peer, request: peer.answer(403, "x" * 2_000_000, "text/html")
     with pytest.raises(AuthorizationError, match="forbids"):
@@ -213,7 +213,7 @@ async def test_a_page_of_any_length_may_come_with_a_refusal(serve: Serve, issuer
             pass
 
 
-async def test_a_server_that_refuses_every_token_is_left(serve: Serve, issuer: Issuer) -> None:
+async def test_server_that_refuses_every_token_is_left(serve: Serve, issuer: Issuer) -> None:
     there = await serve(Guarded(issuer))
     there.refused |= {f"token-{number}" for number in range(100)}
     with pytest.raises(TokenRejected):
@@ -229,7 +229,7 @@ async def test_a_server_that_refuses_every_token_is_left(serve: Serve, issuer: I
     "path", ["/.well-known/oauth-authorization-server", "/register", "/token"], ids=lambda path: path.rpartition("/")[2]
 )
 @pytest.mark.parametrize("habit", ["endless", "redirects away", "slams the door", "silent", "is no JSON"])
-async def test_an_issuer_that_misbehaves_is_an_error_and_no_harm(
+async def test_issuer_that_misbehaves_is_an_error_and_no_harm(
     serve: Serve, issuer: Issuer, path: str, habit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(oauth_fetcher, "FETCH_TIMEOUT_SECONDS", 0.3)
@@ -325,7 +325,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return urls
 
 
-async def test_a_browser_comes_back(opened: list[str]) -> None:
+async def test_browser_comes_back(opened: list[str]) -> None:
     port = free_port()
     told: list[str] = []
     redirect = f"http://127.0.0.1:{port}/callback"
@@ -349,7 +349,7 @@ async def test_a_browser_comes_back(opened: list[str]) -> None:
         await page(port, "/callback?code=1")
 
 
-async def test_a_browser_that_was_refused_is_reported_so(opened: list[str]) -> None:
+async def test_browser_that_was_refused_is_reported_so(opened: list[str]) -> None:
     port = free_port()
     redirect = f"http://127.0.0.1:{port}/callback"
     login = asyncio.ensure_future(BrowserLogin(lambda url: None)("https://issuer.test/", redirect))

@@ -80,9 +80,7 @@ async def test_tls_with_a_certificate_that_is_known(
     assert seen[0].headers["host"] == f"localhost:{site.port}"
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused(
-    listen: Listen, pool_of: Any, tls_server: ssl.SSLContext
-) -> None:
+async def test_untrusted_certificate_is_rejected(listen: Listen, pool_of: Any, tls_server: ssl.SSLContext) -> None:
     seen: list[Request] = []
     site = await listen(remembering(seen), tls=tls_server)
     with pytest.raises(ConnectError, match=rf"localhost:{site.port}: TLS: self.signed certificate"):
@@ -90,7 +88,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(
     assert seen == []
 
 
-async def test_a_certificate_for_another_name_is_refused(
+async def test_certificate_for_another_name_is_refused(
     listen: Listen, pool_of: Any, tls_server: ssl.SSLContext, tls_client: ssl.SSLContext
 ) -> None:
     seen: list[Request] = []
@@ -113,7 +111,7 @@ async def test_plain_http_server_at_an_https_url_is_reported(
         await get(pool_of(tls_client), f"https://localhost:{site.port}/x")
 
 
-async def test_a_handshake_that_does_not_end_is_given_up(
+async def test_handshake_that_does_not_end_is_given_up(
     listen: Listen, pool_of: Any, tls_client: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pools, "CONNECT_TIMEOUT_SECONDS", 0.05)
@@ -152,7 +150,7 @@ async def test_no_such_host_is_reported_with_its_name(pool_of: Any) -> None:
 
 
 @pytest.mark.parametrize("host", ["a..b", f"{'a' * 64}.example"])
-async def test_a_host_name_that_cannot_be_encoded_is_a_failed_connection(pool_of: Any, host: str) -> None:
+async def test_host_name_that_cannot_be_encoded_is_a_failed_connection(pool_of: Any, host: str) -> None:
     with pytest.raises(ConnectError, match="host name"):
         await get(pool_of(), f"http://{host}/")
     with pytest.raises(ConnectError, match="host not found"):
@@ -169,7 +167,7 @@ async def test_resolved_host_is_cached(listen: Listen, pool_of: Any) -> None:
     assert seen[0].headers["host"] == f"no-such-host.invalid:{site.port}"
 
 
-async def test_a_name_and_a_password_in_a_url_are_not_part_of_the_request(listen: Listen, pool_of: Any) -> None:
+async def test_name_and_a_password_in_a_url_are_not_part_of_the_request(listen: Listen, pool_of: Any) -> None:
     seen: list[Request] = []
     site = await listen(remembering(seen))
     place = HttpUrl(f"http://us%40er:pass%3Aword@127.0.0.1:{site.port}/x?q=1")
@@ -197,7 +195,7 @@ async def test_a_name_and_a_password_in_a_url_are_not_part_of_the_request(listen
         ("/\r\nX: y", None),
     ],
 )
-def test_only_what_is_of_the_same_origin_is_next_door(location: str, target: str | None) -> None:
+def test_only_same_origin_urls_share_credentials(location: str, target: str | None) -> None:
     there = HttpUrl("http://me:secret@h:81/a/b").resolve_same_origin(location)
     assert (there.path if there is not None else None) == target
 
@@ -225,7 +223,7 @@ async def test_plain_http_is_asked_of_the_proxy(
     assert len(proxy.peers) == 1
 
 
-async def test_a_proxy_is_reported_who_we_are(listen: Listen, pool_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_receives_our_credentials(listen: Listen, pool_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Request] = []
     proxy = await listen(remembering(seen))
     monkeypatch.setenv("HTTP_PROXY", f"http://me:p%20w@127.0.0.1:{proxy.port}")
@@ -234,7 +232,7 @@ async def test_a_proxy_is_reported_who_we_are(listen: Listen, pool_of: Any, monk
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:{port}", "http://127.0.0.1:{port}/"])
-async def test_a_proxy_may_be_named_without_a_scheme(
+async def test_proxy_may_be_named_without_a_scheme(
     listen: Listen, pool_of: Any, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     proxy = await listen(remembering([]))
@@ -308,7 +306,7 @@ async def test_localhost_that_resolves_to_another_address_gets_no_request(pool_o
     assert received == [b""]
 
 
-async def test_a_pool_may_do_without_proxies(listen: Listen, pool_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pool_may_do_without_proxies(listen: Listen, pool_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     site = await listen(remembering([]))
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     pool = pool_of(use_proxies=False)
@@ -406,7 +404,7 @@ async def test_tunnel_to_another_server_fails_tls_verification(
         ("", "through the proxy: the server closed the connection"),
     ],
 )
-async def test_a_proxy_that_refuses_is_reported_to(
+async def test_proxy_that_refuses_is_reported_to(
     listen: Listen, pool_of: Any, monkeypatch: pytest.MonkeyPatch, answer: str, complaint: str
 ) -> None:
     proxy = await listen(tunnel([], None, answer))  # type: ignore[arg-type]

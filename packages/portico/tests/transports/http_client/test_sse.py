@@ -52,7 +52,7 @@ def weather() -> Server:
 
 
 @pytest.mark.parametrize("how", ["found out", "said", "pinned"])
-async def test_a_server_of_2024_11_05_is_spoken_to(how: str) -> None:
+async def test_server_of_2024_11_05_is_spoken_to(how: str) -> None:
     async with served(weather()) as url:
         target = {"url": url, "type": "sse"} if how == "said" else url
         revision = R1 if how == "pinned" else None
@@ -113,7 +113,7 @@ class Old(Endpoint):
 
 
 @pytest.mark.requirement("old-sse.fallback")
-async def test_the_way_back_to_2024_11_05(serve: Serve) -> None:
+async def test_way_back_to_2024_11_05(serve: Serve) -> None:
     there = await serve(Old())
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url, headers={"X-Own": "1"}) as client:
         assert client.protocol_version == R1
@@ -131,7 +131,7 @@ async def test_the_way_back_to_2024_11_05(serve: Serve) -> None:
 
 @pytest.mark.requirement("old-sse.endpoint")
 @pytest.mark.parametrize("where", ["http://127.0.0.1:1/x", "//evil.test/x", "https://127.0.0.1/x", "file:///x"])
-async def test_an_endpoint_on_another_origin_is_refused(serve: Serve, where: str) -> None:
+async def test_endpoint_on_another_origin_is_refused(serve: Serve, where: str) -> None:
     there = await serve(Old(where))
     with pytest.raises(ProtocolError, match=r"127\.0\.0\.1.* announced a message endpoint of another origin"):
         async with asyncio.timeout(TIMEOUT_SECONDS), Client({"url": there.url, "type": "sse"}, auth="secret"):
@@ -154,7 +154,7 @@ async def test_where_there_is_neither_the_first_refusal_is_reported(serve: Serve
 
 
 @pytest.mark.parametrize("habit", ["never answers", "never says where", "only comments"])
-async def test_a_stream_that_does_not_begin_is_given_up(
+async def test_stream_that_does_not_begin_is_given_up(
     serve: Serve, habit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sse, "ENDPOINT_EVENT_TIMEOUT_SECONDS", 0.1)
@@ -175,7 +175,7 @@ async def test_a_stream_that_does_not_begin_is_given_up(
     await wait_until(lambda: there.site.open == 0)
 
 
-async def test_a_stream_that_ends_at_once_is_reported_to(serve: Serve) -> None:
+async def test_stream_that_ends_at_once_is_reported_to(serve: Serve) -> None:
     there = await serve(Old())
 
     def rule(peer: Peer, request: Request) -> None:
@@ -204,7 +204,7 @@ async def test_messages_on_the_heels_of_the_endpoint_are_heard(serve: Serve, hea
         await heard.wait_for("notifications/early")
 
 
-async def test_a_post_that_is_refused_fails_the_call(serve: Serve) -> None:
+async def test_post_that_is_refused_fails_the_call(serve: Serve) -> None:
     there = await serve(Old())
     there.rules["tools/call"] = lambda peer, request: peer.answer(413, "too much", "text/plain")
     async with asyncio.timeout(TIMEOUT_SECONDS), Client({"url": there.url, "type": "sse"}) as client:
@@ -236,7 +236,7 @@ async def test_invalid_response_error_names_the_server_and_method(serve: Serve, 
         assert await client.list_tools() == []
 
 
-async def test_a_broken_stream_is_opened_again(serve: Serve) -> None:
+async def test_broken_stream_is_opened_again(serve: Serve) -> None:
     there = await serve(Old())
     async with asyncio.timeout(TIMEOUT_SECONDS), Client({"url": there.url, "type": "sse"}) as client:
         assert await client.list_tools() == []
@@ -247,7 +247,7 @@ async def test_a_broken_stream_is_opened_again(serve: Serve) -> None:
     assert len(there.requests_for("GET")) == 2
 
 
-async def test_a_call_that_is_given_up_is_withdrawn(serve: Serve) -> None:
+async def test_call_that_is_given_up_is_withdrawn(serve: Serve) -> None:
     there = await serve(Old())
     there.rules["tools/call"] = lambda peer, request: peer.answer(202)
     async with asyncio.timeout(TIMEOUT_SECONDS), Client({"url": there.url, "type": "sse"}) as client:

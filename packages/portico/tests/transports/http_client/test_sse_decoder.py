@@ -95,7 +95,7 @@ def test_any_bytes_are_read_as_the_standard_reads_them(stream: bytes, cuts: list
 
 @pytest.mark.parametrize("ending", [b"\n", b"\r", b"\r\n"], ids=repr)
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=repr)
-def test_a_stream_may_be_cut_at_every_byte(mark: bytes, ending: bytes) -> None:
+def test_stream_may_be_cut_at_every_byte(mark: bytes, ending: bytes) -> None:
     lines = [
         b"id: 1",
         b"data: a",
@@ -144,13 +144,13 @@ def test_reset_discards_an_unfinished_event() -> None:
 
 
 @pytest.mark.parametrize("id", ["", "é", "a\x00b", "x" * 1025, "tab\there"])
-def test_an_id_that_no_header_can_carry_is_not_kept(id: str) -> None:
+def test_id_that_no_header_can_carry_is_not_kept(id: str) -> None:
     events = SseDecoder(LONGEST)
     events.feed(f"id: {id}\n\n".encode())
     assert events.last_id is None
 
 
-def test_an_empty_id_takes_the_last_one_back() -> None:
+def test_empty_id_takes_the_last_one_back() -> None:
     """The standard: nothing is said on coming back when the id is the empty string."""
     events = SseDecoder(LONGEST)
     events.feed(b"id: 1\n\nid\n\n")
@@ -169,7 +169,7 @@ def test_non_numeric_retry_is_ignored(said: str) -> None:
     [b"data: " + b"x" * 99, b"data: xx\n", b"data:\n", b"event: " + b"x" * 99, b": " + b"x" * 99, b"xx"],
     ids=lambda one: repr(one[:8]),
 )
-def test_an_endless_event_is_refused(endless: bytes) -> None:
+def test_endless_event_is_refused(endless: bytes) -> None:
     events = SseDecoder(LONGEST)
     with pytest.raises(ProtocolError, match="longer than 10000 bytes"):
         for _ in range(LONGEST * 2):

@@ -49,7 +49,7 @@ def saying(said: str) -> Callable[[Peer, Request], None]:
 
 
 @pytest.mark.requirement("http.standard-headers", "http.standard-headers-client")
-async def test_a_modern_request_repeats_itself_in_its_headers(serve: Serve) -> None:
+async def test_modern_request_repeats_itself_in_its_headers(serve: Serve) -> None:
     there = await serve()
     there.rules |= {"tools/list": with_tools(ZONED), "tools/call": saying("moved")}
     async with Client(there.url, headers={"X-Own": "1"}) as client:
@@ -118,7 +118,7 @@ async def test_requests_send_the_mcp_name_header(serve: Serve, ask: Any, says: s
 
 
 @pytest.mark.requirement("http.param-headers-client")
-async def test_a_tool_with_a_bad_annotation_is_hidden_and_no_other(
+async def test_tool_with_a_bad_annotation_is_hidden_and_no_other(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     """2026-07-28, basic/transports: clients MUST leave it out, and SHOULD say why."""
@@ -169,7 +169,7 @@ async def test_headers_that_never_fit_are_not_tried_without_end(serve: Serve) ->
     assert len(there.requests_for("tools/call")) == 2
 
 
-async def test_a_modern_notification_names_its_method(serve: Serve) -> None:
+async def test_modern_notification_names_its_method(serve: Serve) -> None:
     there = await serve()
     async with Client(there.url) as client:
         await client.notify("notifications/custom", {"a": 1})
@@ -193,7 +193,7 @@ async def test_session_id_of_a_stateless_server_is_ignored(serve: Serve) -> None
 
 @pytest.mark.requirement("sessions.id-sent")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_a_session_is_named_in_everything_that_follows(serve: Serve, revision: str) -> None:
+async def test_session_is_named_in_everything_that_follows(serve: Serve, revision: str) -> None:
     there = await serve(Endpoint(modern=False, revision=revision))
     there.rules["tools/call"] = lambda peer, request: peer.result(request, text("done"))
     async with Client(there.url, protocol_version=revision) as client:
@@ -214,7 +214,7 @@ async def test_a_session_is_named_in_everything_that_follows(serve: Serve, revis
 
 
 @pytest.mark.requirement("sessions.id-sent")
-async def test_a_server_without_sessions_is_not_told_of_one(serve: Serve) -> None:
+async def test_server_without_sessions_is_not_told_of_one(serve: Serve) -> None:
     there = await serve(Endpoint(modern=False, session=None))
     async with Client(there.url, protocol_version="2025-11-25") as client:
         await client.list_tools()
@@ -223,7 +223,7 @@ async def test_a_server_without_sessions_is_not_told_of_one(serve: Serve) -> Non
 
 
 @pytest.mark.requirement("sessions.version-header")
-async def test_the_next_version_header_is_the_one_that_was_agreed_on(serve: Serve) -> None:
+async def test_version_header_has_the_negotiated_version(serve: Serve) -> None:
     there = await serve(Endpoint(modern=False, revision="2025-06-18"))
     async with Client(there.url, protocol_version="2025-11-25") as client:
         assert client.protocol_version == "2025-06-18"
@@ -231,7 +231,7 @@ async def test_the_next_version_header_is_the_one_that_was_agreed_on(serve: Serv
 
 
 @pytest.mark.parametrize("id", ["two words", "é", "a, b", "tab\there"])
-async def test_a_session_id_that_no_header_can_carry_is_refused(serve: Serve, id: str) -> None:
+async def test_session_id_that_no_header_can_carry_is_refused(serve: Serve, id: str) -> None:
     there = await serve(Endpoint(modern=False))
     there.rules["initialize"] = lambda peer, request: peer.result(request, there.greeting(), Mcp_Session_Id=id)
     with pytest.raises(ProtocolError, match=r"127\.0\.0\.1.*initialize.*session id"):
@@ -245,7 +245,7 @@ async def test_a_session_id_that_no_header_can_carry_is_refused(serve: Serve, id
 @pytest.mark.requirement("http.json-or-events", "http.client-both")
 @pytest.mark.parametrize("modern", [True, False])
 @pytest.mark.parametrize("form", ["json", "events", "events in pieces", "primed events", "named events"])
-async def test_an_answer_may_be_json_or_a_stream(serve: Serve, modern: bool, form: str) -> None:
+async def test_answer_may_be_json_or_a_stream(serve: Serve, modern: bool, form: str) -> None:
     there = await serve(Endpoint(modern=modern))
 
     async def rule(peer: Peer, request: Request) -> None:
@@ -297,7 +297,7 @@ async def test_progress_and_logs_precede_the_response(serve: Serve, modern: bool
 
 @pytest.mark.parametrize("status", [200, 400, 401, 403, 404, 418, 429, 500, 503])
 @pytest.mark.parametrize("modern", [True, False])
-async def test_an_error_of_the_protocol_is_one_at_any_status(serve: Serve, modern: bool, status: int) -> None:
+async def test_error_of_the_protocol_is_one_at_any_status(serve: Serve, modern: bool, status: int) -> None:
     there = await serve(Endpoint(modern=modern, session=None))
     there.rules["tools/call"] = lambda peer, request: peer.error(request, -32602, "Unknown tool: t", status, data=[1])
     async with Client(there.url) as client:
@@ -309,7 +309,7 @@ async def test_an_error_of_the_protocol_is_one_at_any_status(serve: Serve, moder
 
 
 @pytest.mark.parametrize("id", [None, "server-error", "absent"])
-async def test_a_refusal_need_not_have_the_id(serve: Serve, id: str | None) -> None:
+async def test_refusal_need_not_have_the_id(serve: Serve, id: str | None) -> None:
     """Who could not read the request, or did not let it in, does not know it."""
     there = await serve()
     body: Any = {"jsonrpc": "2.0", "error": {"code": -32600, "message": "Bad"}} | ({} if id == "absent" else {"id": id})
@@ -320,7 +320,7 @@ async def test_a_refusal_need_not_have_the_id(serve: Serve, id: str | None) -> N
     assert raised.value.code == -32600
 
 
-async def test_a_refusal_without_an_id_may_come_on_the_stream(serve: Serve) -> None:
+async def test_refusal_without_an_id_may_come_on_the_stream(serve: Serve) -> None:
     there = await serve()
 
     def rule(peer: Peer, request: Request) -> None:
@@ -375,7 +375,7 @@ async def test_status_401_and_403_raise_authorization_error(serve: Serve, status
     ],
     ids=str,
 )
-async def test_the_reason_of_a_refusal_is_in_the_error(
+async def test_reason_of_a_refusal_is_in_the_error(
     serve: Serve, status: int, words: str, body: Any, kind: str | None, reason: str
 ) -> None:
     there = await serve()
@@ -475,7 +475,7 @@ async def test_bytes_that_are_no_message_are_an_error_that_names_both(
 
 
 @pytest.mark.requirement("modern.result-type-missing")
-async def test_a_missing_result_type_counts_as_complete(serve: Serve) -> None:
+async def test_missing_result_type_counts_as_complete(serve: Serve) -> None:
     there = await serve()
     there.rules["tools/call"] = lambda peer, request: peer.result(request, text("fine"))
     async with Client(there.url) as client:
@@ -502,7 +502,7 @@ async def test_compressed_response_is_reported(serve: Serve, kind: str) -> None:
             await client.call_tool("t")
 
 
-async def test_a_batch_is_understood_where_there_are_batches(serve: Serve) -> None:
+async def test_batch_is_understood_where_there_are_batches(serve: Serve) -> None:
     """2025-03-26, basic/transports: the answers on a stream MAY be batched."""
     there = await serve(Endpoint(modern=False, revision=V2025_03_26))
     heard: list[Any] = []
@@ -629,7 +629,7 @@ async def test_unsupported_server_request_is_rejected_by_post(serve: Serve) -> N
 
 
 @pytest.mark.requirement("ping.client")
-async def test_a_ping_before_the_handshake_is_over_is_answered(serve: Serve) -> None:
+async def test_ping_before_the_handshake_is_over_is_answered(serve: Serve) -> None:
     """2025-11-25, basic/lifecycle: until then a server may ask for nothing else."""
     there = await serve(Endpoint(modern=False))
     answered = asyncio.Event()
@@ -709,7 +709,7 @@ async def test_broken_stream_is_resumed(serve: Serve, ends: str, monkeypatch: py
 
 
 @pytest.mark.parametrize("status", [400, 404, 405])
-async def test_a_stream_that_is_not_to_be_resumed_ends_the_call(serve: Serve, status: int) -> None:
+async def test_stream_that_is_not_to_be_resumed_ends_the_call(serve: Serve, status: int) -> None:
     there = await serve(Endpoint(modern=False))
 
     def call(peer: Peer, request: Request) -> None:
@@ -727,7 +727,7 @@ async def test_a_stream_that_is_not_to_be_resumed_ends_the_call(serve: Serve, st
     assert len(there.requests_for("GET")) == 2
 
 
-async def test_a_stream_that_cannot_be_resumed_is_not_asked_for_without_end(serve: Serve) -> None:
+async def test_stream_that_cannot_be_resumed_is_not_asked_for_without_end(serve: Serve) -> None:
     there = await serve(Endpoint(modern=False))
 
     def call(peer: Peer, request: Request) -> None:
@@ -747,7 +747,7 @@ async def test_a_stream_that_cannot_be_resumed_is_not_asked_for_without_end(serv
 
 @pytest.mark.requirement("http.no-resumption")
 @pytest.mark.parametrize("modern", [True, False])
-async def test_a_stream_without_ids_is_lost(serve: Serve, modern: bool) -> None:
+async def test_stream_without_ids_is_lost(serve: Serve, modern: bool) -> None:
     """2026-07-28 has nothing to resume; before, it takes an id."""
     there = await serve(Endpoint(modern=modern))
 
@@ -763,7 +763,7 @@ async def test_a_stream_without_ids_is_lost(serve: Serve, modern: bool) -> None:
     assert [one for one in there.requests_for("GET") if "last-event-id" in one.headers] == []
 
 
-async def test_the_other_stream_is_attended_to_again(serve: Serve, heard: Any) -> None:
+async def test_other_stream_is_attended_to_again(serve: Serve, heard: Any) -> None:
     there = await serve(Endpoint(modern=False))
     over = asyncio.Event()
 
@@ -871,7 +871,7 @@ async def test_leaving_a_call_of_a_session_is_reported(serve: Serve, how: str) -
 
 
 @pytest.mark.requirement("lifecycle.initialize-not-cancelled", "lifecycle.client-not-cancelled")
-async def test_the_handshake_cannot_be_cancelled(serve: Serve) -> None:
+async def test_handshake_cannot_be_cancelled(serve: Serve) -> None:
     there = await serve(Endpoint(modern=False))
     there.rules["initialize"] = lambda peer, request: peer.gone()
     with pytest.raises(RequestTimeout):
@@ -923,7 +923,7 @@ async def test_unaccepted_notification_times_out(serve: Serve, monkeypatch: pyte
             pass
 
 
-async def test_a_notification_may_be_answered_with_a_stream_that_is_not_read(serve: Serve) -> None:
+async def test_notification_may_be_answered_with_a_stream_that_is_not_read(serve: Serve) -> None:
     there = await serve(Endpoint(modern=False))
 
     async def rule(peer: Peer, request: Request) -> None:
@@ -939,7 +939,7 @@ async def test_a_notification_may_be_answered_with_a_stream_that_is_not_read(ser
 
 
 @pytest.mark.parametrize("status", [307, 308])
-async def test_a_redirect_within_the_origin_is_followed(serve: Serve, status: int) -> None:
+async def test_redirect_within_the_origin_is_followed(serve: Serve, status: int) -> None:
     there = await serve()
 
     def rule(peer: Peer, request: Request) -> None:
@@ -960,7 +960,7 @@ async def test_a_redirect_within_the_origin_is_followed(serve: Serve, status: in
 @pytest.mark.parametrize(
     "where", ["http://127.0.0.1:1/mcp", "https://127.0.0.1/mcp", "//evil.test/", "file:///etc/passwd"]
 )
-async def test_a_redirect_to_another_origin_is_not(serve: Serve, where: str) -> None:
+async def test_redirect_to_another_origin_is_not(serve: Serve, where: str) -> None:
     there = await serve()
     there.rules["server/discover"] = lambda peer, request: peer.answer(307, location=where)
     with pytest.raises(HttpStatusError, match="redirects to"):
@@ -979,7 +979,7 @@ async def test_redirects_in_circles_have_an_end(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303])
-async def test_a_redirect_that_would_lose_the_question_is_not_followed(serve: Serve, status: int) -> None:
+async def test_redirect_that_would_lose_the_question_is_not_followed(serve: Serve, status: int) -> None:
     there = await serve()
     there.rules["server/discover"] = lambda peer, request: peer.answer(status, location="/other")
     with pytest.raises(HttpStatusError, match=str(status)):
@@ -992,9 +992,7 @@ async def test_a_redirect_that_would_lose_the_question_is_not_followed(serve: Se
 
 @pytest.mark.requirement("sessions.delete")
 @pytest.mark.parametrize("habit", ["405", "200", "hangs", "slams the door"])
-async def test_session_is_deleted_whatever_the_response(
-    serve: Serve, habit: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_session_is_deleted_for_any_response(serve: Serve, habit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streamable_http, "SESSION_DELETE_TIMEOUT_SECONDS", 0.1)
     there = await serve(Endpoint(modern=False))
 

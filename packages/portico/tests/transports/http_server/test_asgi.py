@@ -232,14 +232,14 @@ async def endpoint(served: Served, at: Callable[..., Any]) -> At:
     return endpoint
 
 
-async def test_a_call_is_answered(endpoint: At) -> None:
+async def test_call_is_answered(endpoint: At) -> None:
     """docs/how-to/choose-a-transport.md, ASGI: the same endpoint."""
     response = await endpoint.call("echo", {"text": "hi"})
     assert response.status == 200
     assert response.json["result"]["content"][0]["text"] == "hi"
 
 
-async def test_the_ladder_is_the_same(endpoint: At) -> None:
+async def test_ladder_is_the_same(endpoint: At) -> None:
     """What is refused, and with which status, does not depend on the door."""
     text = {"text": "x"}
     assert (await endpoint.call("echo", text, headers={"origin": "http://evil.example"})).status == 403
@@ -255,12 +255,12 @@ async def test_the_ladder_is_the_same(endpoint: At) -> None:
 
 
 @pytest.mark.parametrize("origin", ["http://[::1", "http://[evil.example]", "http://[::1].evil.example"])
-async def test_an_origin_that_cannot_be_read_is_403(endpoint: At, origin: str) -> None:
+async def test_origin_that_cannot_be_read_is_403(endpoint: At, origin: str) -> None:
     """2025-11-25, basic/transports, Security Warning: 403, and not an exception in somebody else's log."""
     assert (await endpoint.call("echo", {"text": "x"}, headers={"origin": origin})).status == 403
 
 
-async def test_a_notification_is_202(endpoint: At) -> None:
+async def test_notification_is_202(endpoint: At) -> None:
     """202 without a body."""
     message = {"jsonrpc": "2.0", "method": "notifications/unknown"}
     response = await endpoint.site.post(message, {"mcp-protocol-version": "2026-07-28"}, path=endpoint.path)
@@ -281,7 +281,7 @@ async def test_events_arrive_as_they_are_reported(endpoint: At) -> None:
 
 @pytest.mark.parametrize("reset", [True, False])
 @pytest.mark.parametrize("tool", ["hold", "talk"])
-async def test_a_client_that_goes_away_cancels(endpoint: At, tool: str, reset: bool) -> None:
+async def test_client_that_goes_away_cancels(endpoint: At, tool: str, reset: bool) -> None:
     """2026-07-28, basic/patterns/cancellation: a disconnect is a cancellation, whoever tells us of it."""
     raw = await endpoint.site.connect()
     arguments = {"hold": True} if tool == "talk" else {}
@@ -295,7 +295,7 @@ async def test_a_client_that_goes_away_cancels(endpoint: At, tool: str, reset: b
     await endpoint.happened("cancelled")
 
 
-async def test_a_listen_stream_hears_of_changes(endpoint: At, served: Served) -> None:
+async def test_listen_stream_hears_of_changes(endpoint: At, served: Served) -> None:
     """2026-07-28, basic/patterns/subscriptions."""
     wanted = {"notifications": {"toolsListChanged": True}}
     stream = await endpoint.site.open_modern("subscriptions/listen", wanted, id=5, path=endpoint.path)
@@ -326,7 +326,7 @@ async def test_sessions_work_too(endpoint: At) -> None:
     assert (await site.post(note, own, path=path)).status == 404
 
 
-async def test_a_deleted_session_leaves_nobody_waiting(endpoint: At) -> None:
+async def test_deleting_a_session_ends_pending_requests(endpoint: At) -> None:
     """2025-11-25: a POST whose answer had not begun is ended properly, on this door as on the other."""
     site, path = endpoint.site, endpoint.path
     params = {"protocolVersion": R4, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
@@ -342,7 +342,7 @@ async def test_a_deleted_session_leaves_nobody_waiting(endpoint: At) -> None:
         assert (await raw.response()).status in (200, 202, 404)
 
 
-async def test_a_body_that_is_too_large_is_413(served: Served, endpoint: At) -> None:
+async def test_body_that_is_too_large_is_413(served: Served, endpoint: At) -> None:
     """docs/how-to/deploy.md, Limits: declared or streamed."""
     kind = {"content-type": "application/json"}
     declared = await endpoint.site.request("POST", endpoint.path, kind, b"x" * 100_001)
@@ -396,7 +396,7 @@ async def test_application_is_mounted_at_its_path(mounted: Served, at: Callable[
         assert response.status == 200
 
 
-async def test_the_old_transport_can_be_mounted_too(mounted: Served, at: Callable[..., Any]) -> None:
+async def test_old_transport_can_be_mounted_too(mounted: Served, at: Callable[..., Any]) -> None:
     """2024-11-05: the address in the first event must lead to us, wherever we are mounted."""
     site = at(mounted.port)
     stream = await site.open("GET", "/old/sse", {"accept": "text/event-stream"})
@@ -465,7 +465,7 @@ class Door:
         return status
 
 
-async def test_the_lifespan_is_started_once_by_many_first_requests() -> None:
+async def test_lifespan_is_started_once_by_many_first_requests() -> None:
     """docs/how-to/choose-a-transport.md: the first request starts it; requests that come together start it once."""
     began: list[str] = []
 
@@ -538,7 +538,7 @@ async def test_other_kinds_of_connections_are_refused() -> None:
         await app({"type": "websocket"}, nothing, nothing)
 
 
-async def test_a_root_path_is_only_a_prefix_at_a_border() -> None:
+async def test_root_path_is_only_a_prefix_at_a_border() -> None:
     """ASGI 3, root_path: /mcp is no prefix of /mcpx."""
     door = Door(Server("small", version="1").http_app())
     assert await door.request("/mcp/health", root="/mcp") == 200
@@ -595,7 +595,7 @@ def scoped() -> Server:
     return server
 
 
-async def test_the_environment_has_a_token_for_both_doors(scoped: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_environment_has_a_token_for_both_doors(scoped: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/how-to/deploy.md: PORTICO_TOKEN is demanded by whatever serves."""
     monkeypatch.setenv("PORTICO_TOKEN", "right")
     app = scoped.http_app()
@@ -617,7 +617,7 @@ async def test_scopes_reject_anonymous_callers(scoped: Server) -> None:
 
 
 @pytest.mark.parametrize("proxies", [(), ("10.0.0.1",)])
-async def test_a_service_for_this_machine_is_for_this_machine(scoped: Server, proxies: tuple[str, ...]) -> None:
+async def test_service_for_this_machine_is_for_this_machine(scoped: Server, proxies: tuple[str, ...]) -> None:
     """docs/reference/live-python.md: whichever door it is behind, also when the head of a request is known already."""
     scoped.add(Alone())
     app = scoped.http_app(trusted_proxies=proxies)

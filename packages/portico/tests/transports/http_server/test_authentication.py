@@ -94,7 +94,7 @@ def challenge(response: Any) -> str:
 @pytest.mark.parametrize(
     "host, status", [("mcp.acme.test:8443", 200), ("mcp.acme.test", 200), ("other.acme.test", 403)]
 )
-async def test_a_proxy_may_drop_the_port_of_the_public_url(
+async def test_proxy_may_drop_the_port_of_the_public_url(
     server: Server, serve: Serve, issuer: Issuer, host: str, status: int
 ) -> None:
     """nginx's `$host` has no port, `$http_host` has."""
@@ -105,7 +105,7 @@ async def test_a_proxy_may_drop_the_port_of_the_public_url(
     assert response.status == status
 
 
-async def test_the_audience_of_a_refused_token_is_logged_as_a_warning(
+async def test_audience_of_a_refused_token_is_logged_as_a_warning(
     guarded: Server, serve: Serve, issuer: Issuer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "portico.auth")
@@ -158,7 +158,7 @@ async def test_signed_token_identifies_its_subject(guarded: Server, serve: Serve
         ("cnf", {"x5t#S256": "abc"}),
     ],
 )
-async def test_a_wrong_claim_is_refused(guarded: Server, serve: Serve, issuer: Issuer, name: str, value: Any) -> None:
+async def test_wrong_claim_is_refused(guarded: Server, serve: Serve, issuer: Issuer, name: str, value: Any) -> None:
     site = await serve(guarded)
     response = await call(site, issuer.token(AUDIENCE, **{name: value}))
     assert response.status == 401
@@ -184,7 +184,7 @@ async def test_a_wrong_claim_is_refused(guarded: Server, serve: Serve, issuer: I
         {"gty": "client-credentials"},
     ],
 )
-async def test_a_token_without_the_claim_that_is_the_id_is_refused(
+async def test_token_without_the_claim_that_is_the_id_is_refused(
     serve: Serve, server: Server, issuer: Issuer, claims: dict[str, Any]
 ) -> None:
     """Otherwise all users of one client would be one principal."""
@@ -226,14 +226,14 @@ def test_client_id_is_the_principal_only_for_client_credentials(claims: dict[str
 
 
 @pytest.mark.parametrize("name", ["jku", "x5u", "x5c", "jwk", "crit"])
-async def test_a_token_does_not_name_its_own_key(guarded: Server, serve: Serve, issuer: Issuer, name: str) -> None:
+async def test_token_does_not_name_its_own_key(guarded: Server, serve: Serve, issuer: Issuer, name: str) -> None:
     site = await serve(guarded)
     response = await call(site, issuer.token(AUDIENCE, header={name: f"{issuer.url}/evil"}))
     assert response.status == 401
     assert issuer.fetched == []
 
 
-async def test_the_algorithm_is_not_the_tokens_choice(guarded: Server, serve: Serve, issuer: Issuer) -> None:
+async def test_algorithm_is_not_the_tokens_choice(guarded: Server, serve: Serve, issuer: Issuer) -> None:
     site = await serve(guarded)
     claims = issuer.claims(AUDIENCE)
     rsa = jwk.RSAKey.generate_key(2048)
@@ -304,7 +304,7 @@ async def test_metadata_of_another_issuer_is_rejected(serve: Serve, server: Serv
     assert "/keys" not in issuer.fetched
 
 
-async def test_an_issuer_does_not_send_us_elsewhere(guarded: Server, serve: Serve, issuer: Issuer) -> None:
+async def test_issuer_does_not_send_us_elsewhere(guarded: Server, serve: Serve, issuer: Issuer) -> None:
     """A redirect is no document, and neither is one that has no end."""
     site = await serve(guarded)
     token = issuer.token(AUDIENCE)
@@ -362,7 +362,7 @@ async def test_on_this_machine_the_resource_is_the_url_that_was_asked(
     assert (await site.request_stateless("tools/list", headers=bearer(issuer.token(f"{here}/other")))).status == 401
 
 
-async def test_a_host_header_does_not_choose_the_audience(serve: Serve, server: Server, issuer: Issuer) -> None:
+async def test_host_header_does_not_choose_the_audience(serve: Serve, server: Server, issuer: Issuer) -> None:
     """A token that was shown to another server of this machine is of no use here."""
     server.auth = ResourceServer(issuer.url)
     site = await serve(server)
@@ -379,7 +379,7 @@ async def test_a_host_header_does_not_choose_the_audience(serve: Serve, server: 
         assert (await site.request_stateless("tools/list", headers={**bearer(issuer.token(own)), **host})).status == 200
 
 
-async def test_a_host_header_does_not_choose_what_a_proof_is_for(serve: Serve, server: Server, issuer: Issuer) -> None:
+async def test_host_header_does_not_change_the_proof_target(serve: Serve, server: Server, issuer: Issuer) -> None:
     """RFC 9449, 4.3: two servers may share an audience, and one of them must not use what it was shown at the other."""
     server.auth = ResourceServer(issuer.url, audience="shared")
     site = await serve(add_tools(server))
@@ -398,7 +398,7 @@ def with_views(server: Server) -> Server:
 
 
 @pytest.mark.parametrize("public", ["https://mcp.example", "https://acme.example/tools", None])
-async def test_a_token_for_one_endpoint_is_not_for_another(
+async def test_token_for_one_endpoint_is_not_for_another(
     serve: Serve, server: Server, issuer: Issuer, public: str | None
 ) -> None:
     """RFC 8707: a token for the main endpoint is valid below it, and one for a view at that view alone."""
@@ -431,7 +431,7 @@ async def test_a_token_for_one_endpoint_is_not_for_another(
 
 @pytest.mark.parametrize("public", ["https://mcp.example", None])
 @pytest.mark.parametrize("own", [False, True])
-async def test_a_configured_audience_that_names_a_view_is_for_that_view(
+async def test_configured_audience_that_names_a_view_is_for_that_view(
     serve: Serve, server: Server, issuer: Issuer, public: str | None, own: bool
 ) -> None:
     audiences = ["api", "https://mcp.example/mcp", "https://mcp.example/mcp/look"]
@@ -477,7 +477,7 @@ async def test_server_without_a_known_url_requires_public_url(server: Server, is
 
 
 @pytest.mark.requirement("auth.header-only")
-async def test_a_token_in_the_query_is_refused(guarded: Server, serve: Serve, issuer: Issuer) -> None:
+async def test_token_in_the_query_is_refused(guarded: Server, serve: Serve, issuer: Issuer) -> None:
     site = await serve(guarded)
     token = issuer.token(AUDIENCE)
     assert (await call(site, token)).status == 200
@@ -613,7 +613,7 @@ async def test_tokens_of_a_file_end_when_their_row_goes(
     assert (await call(site, token)).status == 401
 
 
-async def test_a_certificate_is_believed_from_a_trusted_proxy_alone(serve: Serve, server: Server) -> None:
+async def test_certificate_is_believed_from_a_trusted_proxy_alone(serve: Serve, server: Server) -> None:
     server.auth = ResourceServer(ClientCertificateVerifier("X-Client-DN", verify_header="X-Client-Verify"))
     add_tools(server)
     said = {"x-client-dn": "CN=ada", "x-client-verify": "SUCCESS"}
@@ -643,7 +643,7 @@ class Proving:
         return await self.site.request_stateless("tools/list", headers=headers)
 
 
-async def test_a_bound_token_needs_a_proof_for_each_request(guarded: Server, serve: Serve, issuer: Issuer) -> None:
+async def test_bound_token_needs_a_proof_for_each_request(guarded: Server, serve: Serve, issuer: Issuer) -> None:
     client = Proving(await serve(guarded), issuer)
     assert (await client.call()).status == 200
     proof = client.prover.proof(client.token, client.url)
@@ -763,7 +763,7 @@ async def test_bodies_see_the_headers_that_the_server_asks_for(serve: Serve) -> 
         Server("x", request_headers=["Authorization"])
 
 
-async def test_the_same_by_asgi(guarded: Server, issuer: Issuer) -> None:
+async def test_same_by_asgi(guarded: Server, issuer: Issuer) -> None:
     application = guarded.http_app(allowed_hosts=["mcp.example"])
     refused, _ = await asked(application, "/outer/mcp", root="/outer")
     assert refused["status"] == 401
@@ -877,7 +877,7 @@ async def test_on_stdio_missing_scopes_are_for_the_model_to_read(server: Server)
             await client.call_tool("write", {"text": "x"})
 
 
-async def test_a_stream_ends_with_the_token_that_it_was_opened_with(
+async def test_stream_ends_with_the_token_that_it_was_opened_with(
     guarded: Server, serve: Serve, issuer: Issuer, wait_until: Callable[..., Any]
 ) -> None:
     now = time.time()

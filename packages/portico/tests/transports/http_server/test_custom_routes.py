@@ -49,7 +49,7 @@ async def test_custom_route_matches_path_and_prefix(paged: Server, serve: Callab
 
 
 @pytest.mark.parametrize("door", ["listener", "asgi"])
-async def test_a_judge_hears_of_every_request(server: Server, serve: Callable[..., Any], door: str) -> None:
+async def test_judge_hears_of_every_request(server: Server, serve: Callable[..., Any], door: str) -> None:
     """However often the same head has come: it goes by more than that."""
     heard: list[str] = []
 
@@ -71,7 +71,7 @@ async def test_a_judge_hears_of_every_request(server: Server, serve: Callable[..
     assert statuses == [303, 303, 303, 404, 404]
 
 
-async def test_a_form_needs_no_json_and_may_not_be_long(paged: Server, serve: Callable[..., Any]) -> None:
+async def test_form_needs_no_json_and_may_not_be_long(paged: Server, serve: Callable[..., Any]) -> None:
     site = await serve(paged)
     kind = {"content-type": "application/x-www-form-urlencoded"}
     answer = await site.request("POST", "/form", kind, b"a=1&b=2")
@@ -80,7 +80,7 @@ async def test_a_form_needs_no_json_and_may_not_be_long(paged: Server, serve: Ca
     assert (await site.request("POST", "/form", kind, b"x" * (MAX_FORM_BYTES + 1))).status == 413
 
 
-async def test_a_page_is_for_everybody_and_a_guarded_one_is_not(paged: Server, serve: Callable[..., Any]) -> None:
+async def test_custom_route_is_public_unless_protected(paged: Server, serve: Callable[..., Any]) -> None:
     @paged.custom_route("/mine", authenticated=True)
     def mine(request: Any) -> str:
         return str(request.user.id)
@@ -168,7 +168,7 @@ async def test_one_caller_leaves_custom_routes_to_others(monkeypatch: pytest.Mon
     assert not routes._running_by_caller
 
 
-async def test_the_same_by_asgi(paged: Server) -> None:
+async def test_same_by_asgi(paged: Server) -> None:
     application = paged.http_app()
     assert await asked(application, "GET", "/hello") == (200, b"GET /hello? None")
     assert await asked(application, "POST", "/form", b"a=1") == (303, b"got a=1")
@@ -202,7 +202,7 @@ async def asked(application: Any, method: str, path: str, body: bytes = b"", roo
     return sent[0]["status"], b"".join(one.get("body", b"") for one in sent[1:])
 
 
-def test_a_page_is_at_a_path_that_nothing_else_has() -> None:
+def test_page_is_at_a_path_that_nothing_else_has() -> None:
     for wrong in (CustomRoute("GET", "hello", hello), CustomRoute("GET", "/a", hello, prefix=True)):
         with pytest.raises(UsageError, match="cannot add a route at"):
             CustomRoutes([wrong])

@@ -45,7 +45,7 @@ async def test_each_path_has_its_own_handler(serve: Any, revision: Any) -> None:
     assert await names(site, "/mcp/other", revision) == ["there"]
 
 
-async def test_a_session_belongs_to_its_path(serve: Any) -> None:
+async def test_session_belongs_to_its_path(serve: Any) -> None:
     server, other = pair()
     server.add_endpoint("/mcp/other", other)
     site = await serve(server)

@@ -94,7 +94,7 @@ def agrees(heads: FastHeadParser, head: bytes) -> bool:
     return True
 
 
-def test_a_usual_head_is_plain_and_so_is_one_with_a_new_line() -> None:
+def test_usual_head_is_plain_and_so_is_one_with_a_new_line() -> None:
     heads = FastHeadParser()
     for number in range(3):
         assert agrees(heads, head_of(*USUAL, b"X-Request-Id: %d" % number, b"connection: Keep-Alive"))
@@ -295,7 +295,7 @@ async def test_fast_and_full_parsers_give_equal_responses(options: dict[str, Any
 
 
 @pytest.mark.parametrize("name", [b"X-Request-Id", b"X-Tenant", b"X-Made-Up-%d"])
-async def test_a_head_with_another_length_and_a_new_line_is_judged_once(name: bytes) -> None:
+async def test_head_with_another_length_and_a_new_line_is_judged_once(name: bytes) -> None:
     site, judged = Site(HttpServerConnection, max_body_size=100), list[Any]()
     refuse = site.listener.application.precheck
     site.listener.application.precheck = lambda one: judged.append(one) or refuse(one)  # type: ignore

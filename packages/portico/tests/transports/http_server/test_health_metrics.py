@@ -118,7 +118,7 @@ async def test_metrics_need_the_token(serve: Serve, server: Server) -> None:
 # Metrics
 
 
-async def test_the_numbers_of_a_fresh_server_can_be_read(serve: Serve, server: Server) -> None:
+async def test_numbers_of_a_fresh_server_can_be_read(serve: Serve, server: Server) -> None:
     """Prometheus, Exposition formats: also when there is nothing to tell yet."""
     site = await serve(server)
     found = await numbers(site)
@@ -155,7 +155,7 @@ async def test_calls_are_counted_by_method_tool_and_outcome(serve: Serve, server
     assert not [one for one in found.series() if one.get("gen_ai_tool_name") == "unknown_tool"]
 
 
-async def test_the_histogram_adds_up(serve: Serve, server: Server, held: Any) -> None:
+async def test_histogram_adds_up(serve: Serve, server: Server, held: Any) -> None:
     """Prometheus, Histograms: buckets are cumulative, the last is the count, and the sum is between the bounds."""
     site = await serve(server)
     for _ in range(50):
@@ -220,7 +220,7 @@ async def test_bytes_are_counted_in_sessions_too(serve: Serve, server: Server) -
     assert (await numbers(site)).get("mcp_server_sent_bytes_total") - before >= 100_000
 
 
-async def test_a_cancelled_call_is_counted_as_such(serve: Serve, server: Server, held: Any, wait_until: Any) -> None:
+async def test_cancelled_call_is_counted_as_such(serve: Serve, server: Server, held: Any, wait_until: Any) -> None:
     """OpenTelemetry, error.type: the name of the exception."""
     site = await serve(server)
     raw = await site.connect()
@@ -264,7 +264,7 @@ async def test_metric_label_values_are_escaped(serve: Serve, server: Server) -> 
     assert [one for one in found.series() if one.get("gen_ai_tool_name") == strange]
 
 
-async def test_a_mounted_handler_that_takes_any_name_does_not_fill_the_series(serve: Serve, server: Server) -> None:
+async def test_mounted_handler_that_takes_any_name_does_not_fill_the_series(serve: Serve, server: Server) -> None:
     """The same: where every name is a tool, the number of series has an end."""
     server.mount(anything)
     site = await serve(server)

@@ -66,7 +66,7 @@ async def test_sse_is_off_by_default(serve: Serve, server: Server, method: str, 
 
 
 @pytest.mark.requirement("old-sse.endpoint")
-async def test_the_first_event_says_where_to_post(serve: Serve, server: Server) -> None:
+async def test_first_event_says_where_to_post(serve: Serve, server: Server) -> None:
     """2024-11-05, basic/transports, HTTP with SSE: MUST send an `endpoint` event with a URI when a client connects."""
     site = await serve(server, sse=True)
     stream = await site.open("GET", "/sse", {"accept": "text/event-stream"})
@@ -91,7 +91,7 @@ async def test_responses_are_sent_on_the_sse_stream(serve: Serve, server: Server
     assert (await old.call("later", {"text": "hi"}))["result"]["content"][0]["text"] == "hi"
 
 
-async def test_the_revision_is_respected(serve: Serve, server: Server) -> None:
+async def test_revision_is_respected(serve: Serve, server: Server) -> None:
     """2024-11-05 knows neither structured content nor the members that came later."""
     site = await serve(server, sse=True)
     old = await initialized(site)
@@ -135,7 +135,7 @@ async def test_parse_error_does_not_end_the_sse_session(serve: Serve, server: Se
 
 
 @pytest.mark.requirement("old-sse.messages")
-async def test_a_session_ends_with_its_stream(serve: Serve, server: Server, held: Any, wait_until: Any) -> None:
+async def test_session_ends_with_its_stream(serve: Serve, server: Server, held: Any, wait_until: Any) -> None:
     """The same section: the connection is the session. What it was doing is stopped, and its address is gone."""
     site = await serve(server, sse=True)
     old = await initialized(site)
@@ -149,7 +149,7 @@ async def test_a_session_ends_with_its_stream(serve: Serve, server: Server, held
     assert await site.metric("mcp_server_sessions") == 0
 
 
-async def test_a_session_ends_with_a_stream_that_is_closed_politely(serve: Serve, server: Server, held: Any) -> None:
+async def test_session_ends_with_a_stream_that_is_closed_politely(serve: Serve, server: Server, held: Any) -> None:
     """The same for a client that closes its socket instead of resetting it."""
     site = await serve(server, sse=True)
     old = await initialized(site)
@@ -161,7 +161,7 @@ async def test_a_session_ends_with_a_stream_that_is_closed_politely(serve: Serve
 
 
 @pytest.mark.parametrize("query", ["", "?session_id=", "?session_id=nobody", "?sessionId=x", "?session_id=%00"])
-async def test_a_session_that_is_not_there_is_404(serve: Serve, server: Server, query: str) -> None:
+async def test_session_that_is_not_there_is_404(serve: Serve, server: Server, query: str) -> None:
     """As for the sessions of later revisions: it is how a client knows that it must connect again."""
     site = await serve(server, sse=True)
     fields = {"content-type": "application/json"}
@@ -204,7 +204,7 @@ async def test_both_addresses_are_behind_the_gate_and_the_token(serve: Serve, se
     assert (await site.request("POST", old.address, kind, body)).status == 202
 
 
-async def test_the_stream_is_kept_alive(serve: Serve, server: Server) -> None:
+async def test_stream_is_kept_alive(serve: Serve, server: Server) -> None:
     """docs/how-to/choose-a-transport.md: whatever is in between must not think that it is dead."""
     site = await serve(server, sse=True)
     old = await opened(site)
@@ -229,7 +229,7 @@ async def test_draining_lets_calls_finish_and_ends_the_stream(serve: Serve, serv
     assert await old.stream.event() is None
 
 
-async def test_a_reader_that_is_far_behind_does_not_fill_the_memory(serve: Serve, server: Server, held: Any) -> None:
+async def test_reader_that_is_far_behind_does_not_fill_the_memory(serve: Serve, server: Server, held: Any) -> None:
     """docs/how-to/deploy.md, Limits: 1 MiB unread, then log messages are dropped, then the connection."""
     site = await serve(server, sse=True)
     old = await initialized(site)

@@ -72,7 +72,7 @@ def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
 # Connections
 
 
-async def test_a_connection_is_kept(serve: Serve, server: Server) -> None:
+async def test_connection_is_kept(serve: Serve, server: Server) -> None:
     """RFC 9112 9.3: persistent unless somebody says otherwise."""
     site = await serve(server)
     raw = await site.connect()
@@ -81,7 +81,7 @@ async def test_a_connection_is_kept(serve: Serve, server: Server) -> None:
         assert text_of(await raw.response()) == f"n{number}"
 
 
-async def test_a_connection_that_should_be_closed_is(serve: Serve, server: Server) -> None:
+async def test_connection_that_should_be_closed_is(serve: Serve, server: Server) -> None:
     """RFC 9112 9.6: `Connection: close` is honoured, and said."""
     site = await serve(server)
     raw = await site.connect()
@@ -104,7 +104,7 @@ async def test_cached_head_does_not_imply_a_cached_body(serve: Serve, server: Se
     assert (await raw.response()).error == (400, -32020)
 
 
-async def test_a_known_head_in_pieces_is_the_same_head(serve: Serve, server: Server) -> None:
+async def test_known_head_in_pieces_is_the_same_head(serve: Serve, server: Server) -> None:
     """The same: cut anywhere, twice in one piece, or with another request behind it."""
     site = await serve(server)
     raw = await site.connect()
@@ -124,7 +124,7 @@ async def test_a_known_head_in_pieces_is_the_same_head(serve: Serve, server: Ser
         assert response.json.get("status") == "ok" if kind == "health" else text_of(response) == kind
 
 
-async def test_a_known_head_is_judged_again_by_the_moment(
+async def test_known_head_is_judged_again_by_the_moment(
     serve: Serve, server: Server, held: Any, wait_until: Any
 ) -> None:
     """The same: what depends on the moment, limits and draining, is never remembered."""
@@ -179,7 +179,7 @@ async def test_pipelined_requests_beyond_the_buffer_are_answered(serve: Serve, s
     assert [(await raw.response()).json["id"] for _ in range(2000)] == list(range(2000))
 
 
-async def test_a_stream_in_a_row_is_followed_by_the_next_answer(serve: Serve, server: Server) -> None:
+async def test_stream_in_a_row_is_followed_by_the_next_answer(serve: Serve, server: Server) -> None:
     """RFC 9112 9.3.2: the same when the first answer is a stream of events."""
     site = await serve(server)
     raw = await site.connect()
@@ -216,7 +216,7 @@ async def test_half_closed_client_gets_its_response(serve: Serve, server: Server
     assert await raw.is_over()
 
 
-async def test_a_request_that_ends_in_the_middle_is_400(serve: Serve, server: Server) -> None:
+async def test_request_that_ends_in_the_middle_is_400(serve: Serve, server: Server) -> None:
     """RFC 9112 8: incomplete."""
     site = await serve(server)
     for data in (calling(site, "echo", {"text": "x"})[:-3], b"GET /health HTTP/1.1\r\nHost: lo"):
@@ -239,7 +239,7 @@ async def test_silent_connection_is_closed(serve: Serve, server: Server) -> None
 
 
 @pytest.mark.usefixtures("short_ticks")
-async def test_a_slow_head_is_408(serve: Serve, server: Server) -> None:
+async def test_slow_head_is_408(serve: Serve, server: Server) -> None:
     """docs/how-to/deploy.md, Limits: time for the head; bytes that trickle do not buy more of it."""
     site = await serve(server, deadlines=ConnectionTimeouts(head=0.3))
     raw = await site.connect()
@@ -258,7 +258,7 @@ async def _trickle(raw: Any, data: bytes) -> None:
 
 
 @pytest.mark.usefixtures("short_ticks")
-async def test_a_slow_body_is_408(serve: Serve, server: Server) -> None:
+async def test_slow_body_is_408(serve: Serve, server: Server) -> None:
     """docs/how-to/deploy.md, Limits: time for the body."""
     site = await serve(server, deadlines=ConnectionTimeouts(body=0.3))
     whole, chunks = await site.connect(), await site.connect()
@@ -272,7 +272,7 @@ async def test_a_slow_body_is_408(serve: Serve, server: Server) -> None:
 
 
 @pytest.mark.usefixtures("short_ticks")
-async def test_a_slow_call_has_no_deadline(serve: Serve, server: Server, held: Any) -> None:
+async def test_slow_call_has_no_deadline(serve: Serve, server: Server, held: Any) -> None:
     """docs/how-to/deploy.md, Limits: they are for clients; a body takes as long as it takes."""
     site = await serve(server, deadlines=ConnectionTimeouts(head=0.1, body=0.1, idle=0.1))
     raw = await site.connect()
@@ -402,7 +402,7 @@ async def test_all_bodies_together_have_a_bound(
     assert site.listener.buffered_body_bytes == 0
 
 
-async def test_an_answer_without_content_has_no_length(serve: Serve, server: Server) -> None:
+async def test_answer_without_content_has_no_length(serve: Serve, server: Server) -> None:
     """RFC 9110, 8.6: "A server MUST NOT send a Content-Length header field in any response with a status code of 1xx or
     204"."""
     site = await serve(server)
@@ -416,7 +416,7 @@ async def test_an_answer_without_content_has_no_length(serve: Serve, server: Ser
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-async def test_a_body_may_come_in_chunks(serve: Serve, server: Server, size: int) -> None:
+async def test_body_may_come_in_chunks(serve: Serve, server: Server, size: int) -> None:
     """RFC 9112 7.1: MUST be able to parse the chunked coding; extensions and trailers are ignored."""
     site = await serve(server)
     data = calling(site, "echo", {"text": "chunked"})
@@ -429,7 +429,7 @@ async def test_a_body_may_come_in_chunks(serve: Serve, server: Server, size: int
         assert text_of(await raw.response()) == "chunked"
 
 
-async def test_a_body_may_come_byte_by_byte(serve: Serve, server: Server) -> None:
+async def test_body_may_come_byte_by_byte(serve: Serve, server: Server) -> None:
     """TCP has no messages."""
     site = await serve(server)
     raw = await site.connect()
@@ -439,7 +439,7 @@ async def test_a_body_may_come_byte_by_byte(serve: Serve, server: Server) -> Non
     assert text_of(await raw.response()) == "bytes"
 
 
-async def test_a_client_that_asks_first_is_informed_to_continue(serve: Serve, server: Server) -> None:
+async def test_client_that_asks_first_is_informed_to_continue(serve: Serve, server: Server) -> None:
     """RFC 9110 10.1.1: 100 before the body, when it is wanted."""
     site = await serve(server)
     raw = await site.connect()
@@ -494,7 +494,7 @@ async def test_expect_continue_is_rejected_before_the_body(
     assert response.interim == []
 
 
-async def test_a_body_that_is_declared_too_large_is_413_at_once(serve: Serve, server: Server) -> None:
+async def test_body_that_is_declared_too_large_is_413_at_once(serve: Serve, server: Server) -> None:
     """RFC 9110 15.5.14: the client learns it from the head, not after having sent everything."""
     site = await serve(server, max_body_size=10_000)
     raw = await site.connect()
@@ -504,7 +504,7 @@ async def test_a_body_that_is_declared_too_large_is_413_at_once(serve: Serve, se
     assert await raw.is_over()
 
 
-async def test_a_body_that_becomes_too_large_is_413(serve: Serve, server: Server) -> None:
+async def test_body_that_becomes_too_large_is_413(serve: Serve, server: Server) -> None:
     """RFC 9110 15.5.14: the same for chunks, as soon as they are too many; it need not end for that."""
     site = await serve(server, max_body_size=10_000)
     raw = await site.connect()
@@ -528,7 +528,7 @@ async def test_oversized_body_is_413_when_complete(serve: Serve, server: Server)
         await in_step(raw)
 
 
-async def test_a_body_of_the_greatest_size_is_read(serve: Serve, server: Server) -> None:
+async def test_body_of_the_greatest_size_is_read(serve: Serve, server: Server) -> None:
     """docs/how-to/deploy.md, Limits: up to, and including."""
     site = await serve(server, max_body_size=10_000)
     data = calling(site, "echo", {"text": ""})
@@ -561,7 +561,7 @@ async def test_head_has_no_body(serve: Serve, server: Server) -> None:
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "TRACE", "PROPFIND", "DELETE"])
-async def test_a_method_that_is_not_offered_is_405(serve: Serve, server: Server, method: str) -> None:
+async def test_method_that_is_not_offered_is_405(serve: Serve, server: Server, method: str) -> None:
     """RFC 9110 15.5.6: with the ones that are, in `Allow`."""
     site = await serve(server)
     response = await site.request(method, "/health")
@@ -582,28 +582,28 @@ async def test_unknown_http_method_is_rejected_once(serve: Serve, server: Server
     assert await raw.is_over()
 
 
-async def test_a_path_that_is_not_there_is_404(serve: Serve, server: Server) -> None:
+async def test_path_that_is_not_there_is_404(serve: Serve, server: Server) -> None:
     """RFC 9110 15.5.5."""
     site = await serve(server)
     for path in ("/nowhere", "/mcp/", "/mcp/..", "//mcp", "/MCP", "/health/"):
         assert (await site.request("GET", path)).status == 404
 
 
-async def test_a_query_is_not_part_of_the_path(serve: Serve, server: Server) -> None:
+async def test_query_is_not_part_of_the_path(serve: Serve, server: Server) -> None:
     """RFC 3986 3.4."""
     site = await serve(server)
     assert (await site.request("GET", "/health?verbose=1")).status == 200
     assert (await site.call("echo", {"text": "x"}, path="/mcp?a=b")).status == 200
 
 
-async def test_a_request_may_name_the_whole_address(serve: Serve, server: Server) -> None:
+async def test_request_may_name_the_whole_address(serve: Serve, server: Server) -> None:
     """RFC 9112 3.2.2: MUST accept the absolute form, which proxies send."""
     site = await serve(server)
     assert (await site.request("GET", f"http://127.0.0.1:{site.port}/health")).status == 200
 
 
 @pytest.mark.parametrize("protocol", ["h2c", "websocket", "TLS/1.0"])
-async def test_an_offer_to_upgrade_is_declined_by_answering(serve: Serve, server: Server, protocol: str) -> None:
+async def test_offer_to_upgrade_is_declined_by_answering(serve: Serve, server: Server, protocol: str) -> None:
     """RFC 9110 7.8: a server MAY ignore Upgrade. Java's client offers h2c with each first request."""
     site = await serve(server)
     raw = await site.connect()
@@ -730,7 +730,7 @@ async def test_ambiguous_framing_is_400_and_the_end(serve: Serve, server: Server
     assert await raw.is_over()
 
 
-async def test_a_smuggled_request_is_never_served(serve: Serve, server: Server, held: Any) -> None:
+async def test_smuggled_request_is_never_served(serve: Serve, server: Server, held: Any) -> None:
     """RFC 9112 11.2: whatever a front end thought the length was, the rest is not a request."""
     site = await serve(server)
     inner = calling(site, "hold")
@@ -749,7 +749,7 @@ async def test_a_smuggled_request_is_never_served(serve: Serve, server: Server, 
 
 
 @pytest.mark.parametrize("length", [9_000, 60_000, 100_000, 1_000_000])
-async def test_a_huge_request_line_is_414(serve: Serve, server: Server, length: int) -> None:
+async def test_huge_request_line_is_414(serve: Serve, server: Server, length: int) -> None:
     """RFC 9112 3: a request-target longer than the server wishes to parse is 414; deployment.md: 8 KiB."""
     site = await serve(server)
     raw = await site.connect()
@@ -777,7 +777,7 @@ async def test_oversized_head_is_431(serve: Serve, server: Server, fields: bytes
     await in_step(raw)
 
 
-async def test_a_head_without_an_end_is_431(serve: Serve, server: Server) -> None:
+async def test_head_without_an_end_is_431(serve: Serve, server: Server) -> None:
     """The same for one that never ends: the bound is not waited for."""
     site = await serve(server)
     raw = await site.connect()
@@ -894,7 +894,7 @@ async def test_no_bytes_make_it_hang_or_fail(
 # Slow readers
 
 
-async def test_a_client_that_asks_and_never_reads_does_not_fill_the_memory(
+async def test_client_that_asks_and_never_reads_does_not_fill_the_memory(
     serve: Serve, server: Server, wait_until: Any
 ) -> None:
     """docs/explanation/security.md: nothing more is read from a client that does not read; every buffer has a bound."""
@@ -923,7 +923,7 @@ async def test_log_messages_for_a_slow_reader_are_dropped(serve: Serve, server: 
     assert said[-1]["result"]["content"][0]["text"] == "shouted"
 
 
-async def test_a_body_that_waits_for_its_reader_is_slowed_down(serve: Serve, server: Server, wait_until: Any) -> None:
+async def test_body_that_waits_for_its_reader_is_slowed_down(serve: Serve, server: Server, wait_until: Any) -> None:
     """docs/how-to/use-the-context.md: awaiting what was said waits for a slow reader, and then nothing is dropped."""
     site = await serve(server)
     raw = await site.connect(receive_buffer=4096)
@@ -1100,7 +1100,7 @@ async def test_several_may_share_a_port(serve: Serve, server: Server) -> None:
         await serve(server, port=first.port)
 
 
-async def test_a_port_that_is_taken_is_a_usage_error(serve: Serve, server: Server) -> None:
+async def test_port_that_is_taken_is_a_usage_error(serve: Serve, server: Server) -> None:
     """In words, with the address."""
     site = await serve(server)
     with pytest.raises(UsageError, match=str(site.port)):

@@ -113,7 +113,7 @@ async def test_unknown_host_names_are_rejected(serve: Serve, server: Server, hos
 
 
 @pytest.mark.parametrize("host", ["localhost..", "127.0.0.1.."])
-async def test_a_name_ends_with_one_dot_at_most(serve: Serve, server: Server, host: str) -> None:
+async def test_name_ends_with_one_dot_at_most(serve: Serve, server: Server, host: str) -> None:
     """RFC 1035 3.1: two dots would have an empty label between them."""
     site = await serve(server)
     assert (await site.call("echo", {"text": "x"}, headers={"host": host})).status in (400, 403)
@@ -213,7 +213,7 @@ async def test_every_request_is_checked(serve: Serve, server: Server, method: st
         assert (await site.request(method, path, fields)).status == 403
 
 
-async def test_a_refusal_names_the_setting(serve: Serve, server: Server) -> None:
+async def test_refusal_names_the_setting(serve: Serve, server: Server) -> None:
     """docs/how-to/deploy.md: a refusal says which setting would have allowed it."""
     site = await serve(server)
     host = await site.request("GET", "/metrics", {"host": "evil.example"})
@@ -235,7 +235,7 @@ async def test_rejection_quotes_a_bounded_text(serve: Serve, server: Server) -> 
 @pytest.mark.parametrize(
     "host", ["tools.example", "TOOLS.example", "tools.example:443", "tools.example.", "[2001:db8::1]:1"]
 )
-async def test_a_host_that_is_listed_is_let_in(serve: Serve, server: Server, host: str) -> None:
+async def test_host_that_is_listed_is_let_in(serve: Serve, server: Server, host: str) -> None:
     """docs/how-to/deploy.md: a name, with or without a port, that clients reach us by."""
     site = await serve(server, allowed_hosts=["tools.example", "2001:db8::1"])
     assert (await site.request("GET", "/metrics", {"host": host})).status == 200
@@ -250,7 +250,7 @@ async def test_allowed_host_with_port_is_accepted_with_it(serve: Serve, server: 
     assert (await site.request("GET", "/metrics", {"host": "tools.example"})).status == 403
 
 
-async def test_an_origin_that_is_listed_is_let_in(serve: Serve, server: Server) -> None:
+async def test_origin_that_is_listed_is_let_in(serve: Serve, server: Server) -> None:
     """docs/how-to/deploy.md: an origin is a scheme, a name and a port, and all three count."""
     site = await serve(server, allowed_origins=["https://app.example", "https://other.example:8443/"])
     for origin, status in {
@@ -280,7 +280,7 @@ async def test_this_machine_can_be_left_out(serve: Serve, server: Server) -> Non
     assert (await site.request("GET", "/metrics", local)).status == 403
 
 
-def test_the_gate_does_not_remember_without_end() -> None:
+def test_gate_does_not_remember_without_end() -> None:
     """Hosts are made up by clients: what is remembered of them is bounded."""
     gate = HostPolicy()
     for number in range(5000):
@@ -297,7 +297,7 @@ server = Server("small", version="1")
 """
 
 
-async def test_the_environment_is_heard(run: Any, at: Any, tmp_path: Path) -> None:
+async def test_environment_is_heard(run: Any, at: Any, tmp_path: Path) -> None:
     """docs/how-to/deploy.md: PORTICO_ALLOWED_HOSTS and PORTICO_ALLOWED_ORIGINS, with commas; and the options too."""
     (tmp_path / "small.py").write_text(SCRIPT)
     environment = {
@@ -325,7 +325,7 @@ async def test_the_environment_is_heard(run: Any, at: Any, tmp_path: Path) -> No
 
 @pytest.mark.requirement("auth.invalid-token")
 @pytest.mark.parametrize("given", [None, "Bearer wrong", "Bearer", "Basic cmlnaHQ=", "Bearer right2"])
-async def test_a_wrong_token_is_said_to_be_one(serve: Serve, server: Server, given: str | None) -> None:
+async def test_wrong_token_is_said_to_be_one(serve: Serve, server: Server, given: str | None) -> None:
     """RFC 6750, 3.1: `invalid_token` for a token that is wrong, and no error code where none was sent."""
     site = await serve(server, token="right")
     refused = await site.request_stateless("tools/list", headers={"authorization": given})
@@ -400,7 +400,7 @@ async def test_allowed_origin_can_read_responses(serve: Serve, server: Server) -
         ({"mcp-session-id": "gone", "mcp-protocol-version": "2025-11-25"}, 404),
     ],
 )
-async def test_a_page_that_is_let_in_can_read_refusals(
+async def test_page_that_is_let_in_can_read_refusals(
     serve: Serve, server: Server, fields: dict[str, str | None], status: int
 ) -> None:
     """Fetch, 3.2: without the header a page sees a network failure, and cannot know that it must log in again."""
@@ -435,7 +435,7 @@ def test_host_policy_cache_is_bounded_in_bytes() -> None:
 
 
 @pytest.mark.parametrize("path", ["/health", "/healthz"])
-async def test_a_probe_may_call_us_anything(serve: Serve, server: Server, path: str) -> None:
+async def test_probe_may_call_us_anything(serve: Serve, server: Server, path: str) -> None:
     """docs/how-to/deploy.md: a probe knows the address of a pod, and no name. No page of another origin is one."""
     site = await serve(server, token="right", allow_loopback=False)
     for method in ("GET", "HEAD"):
@@ -446,7 +446,7 @@ async def test_a_probe_may_call_us_anything(serve: Serve, server: Server, path: 
     assert (await site.request("POST", path, {"host": "192.0.2.2:8080"})).status == 403
 
 
-async def test_a_domain_has_many_names(serve: Serve, server: Server) -> None:
+async def test_domain_has_many_names(serve: Serve, server: Server) -> None:
     """docs/how-to/deploy.md: `*.example.com` is what is below it, and not itself."""
     site = await serve(server, allowed_hosts=["*.example.com"])
     for host in ("a.example.com", "b.a.example.com:8443", "A.EXAMPLE.COM"):
@@ -528,9 +528,7 @@ def test_no_header_makes_a_client_local(headers: dict[bytes, bytes], peer: str) 
         ({b"x-forwarded-for": b"192.0.2.7"}, {b"x-forwarded-for": b"192.0.2.7", b"forwarded": b"for=6.6.6.6"}),
     ],
 )
-def test_the_header_that_the_proxy_writes_outranks_the_other(
-    alone: dict[bytes, bytes], both: dict[bytes, bytes]
-) -> None:
+def test_header_that_the_proxy_writes_outranks_the_other(alone: dict[bytes, bytes], both: dict[bytes, bytes]) -> None:
     """A proxy passes on the header that it does not write itself, so that one is the client's claim."""
     proxies = TrustedProxies(["10.0.0.0/8"])
     assert proxies.client_address(Headers(both), "10.0.0.1") == "0.0.0.0"
@@ -560,6 +558,6 @@ async def test_limits_count_the_clients_behind_a_proxy(
         held.release.clear()
 
 
-def test_a_proxy_is_an_address_or_a_network() -> None:
+def test_proxy_is_an_address_or_a_network() -> None:
     with pytest.raises(UsageError, match="trusted proxy"):
         TrustedProxies(["proxy.example"])

@@ -86,7 +86,7 @@ async def test_initialize_is_answered_in_a_form_that_the_client_accepts(
 
 
 @pytest.mark.requirement("lifecycle.order")
-async def test_the_first_request_is_initialize(serve: Serve, server: Server) -> None:
+async def test_first_request_is_initialize(serve: Serve, server: Server) -> None:
     """basic/lifecycle: initialization MUST be the first interaction."""
     site = await serve(server)
     response = await site.post(LIST)
@@ -143,7 +143,7 @@ async def test_methods_of_later_revisions_are_not_found(serve: Serve, server: Se
 
 
 @pytest.mark.requirement("sessions.id")
-async def test_an_initialize_that_fails_begins_no_session(serve: Serve, server: Server) -> None:
+async def test_initialize_that_fails_begins_no_session(serve: Serve, server: Server) -> None:
     """basic/transports, Session Management: the id comes with the response that has the InitializeResult."""
     site = await serve(server)
     response = await site.post(initialize(R4) | {"params": {"capabilities": {}}})
@@ -157,7 +157,7 @@ async def test_an_initialize_that_fails_begins_no_session(serve: Serve, server: 
 
 @pytest.mark.requirement("sessions.id")
 @every
-async def test_a_session_id_is_visible_ascii_and_cannot_be_guessed(serve: Serve, server: Server, revision: str) -> None:
+async def test_session_id_is_visible_ascii_and_cannot_be_guessed(serve: Serve, server: Server, revision: str) -> None:
     """basic/transports, Session Management: MUST only contain 0x21 to 0x7E; SHOULD be cryptographically secure."""
     site = await serve(server)
     ids = [(await site.initialize(revision, initialized=False)).id for _ in range(50)]
@@ -171,7 +171,7 @@ async def test_a_session_id_is_visible_ascii_and_cannot_be_guessed(serve: Serve,
 
 @pytest.mark.requirement("sessions.missing-400")
 @every
-async def test_a_missing_session_id_is_400(serve: Serve, server: Server, revision: str) -> None:
+async def test_missing_session_id_is_400(serve: Serve, server: Server, revision: str) -> None:
     """basic/transports, Session Management: SHOULD respond to requests without it with 400."""
     site = await serve(server)
     session = await site.initialize(revision)
@@ -183,7 +183,7 @@ async def test_a_missing_session_id_is_400(serve: Serve, server: Server, revisio
 @pytest.mark.requirement("sessions.gone-404")
 @every
 @pytest.mark.parametrize("dead", ["gone", "0" * 48, "../../etc/passwd", "\xe9\xe8", "x" * 5000])
-async def test_a_session_that_is_not_there_is_404(serve: Serve, server: Server, revision: str, dead: str) -> None:
+async def test_session_that_is_not_there_is_404(serve: Serve, server: Server, revision: str, dead: str) -> None:
     """basic/transports, Session Management: MUST respond with 404 after it was terminated."""
     site = await serve(server)
     session = await site.initialize(revision)
@@ -194,7 +194,7 @@ async def test_a_session_that_is_not_there_is_404(serve: Serve, server: Server, 
 
 
 @pytest.mark.requirement("sessions.delete")
-async def test_a_deleted_session_is_gone(serve: Serve, server: Server, held: Any) -> None:
+async def test_deleted_session_is_gone(serve: Serve, server: Server, held: Any) -> None:
     """basic/transports, Session Management: DELETE terminates it, what it was doing is stopped, then 404."""
     site = await serve(server)
     session = await site.initialize(R4)
@@ -214,7 +214,7 @@ async def test_a_deleted_session_is_gone(serve: Serve, server: Server, held: Any
 
 
 @pytest.mark.requirement("sessions.delete")
-async def test_a_deleted_session_leaves_nobody_waiting(serve: Serve, server: Server, held: Any) -> None:
+async def test_deleting_a_session_ends_pending_requests(serve: Serve, server: Server, held: Any) -> None:
     """The same for a POST whose response had not begun: HTTP owes it an end, or its client waits for ever."""
     site = await serve(server)
     session = await site.initialize(R4)
@@ -286,7 +286,7 @@ async def test_oldest_unused_session_is_evicted(serve: Serve, server: Server) ->
     assert (await listening.post(LIST)).status == 200
 
 
-async def test_a_session_that_was_never_used_goes_before_an_older_one(serve: Serve, server: Server) -> None:
+async def test_session_that_was_never_used_goes_before_an_older_one(serve: Serve, server: Server) -> None:
     site = await serve(server, max_sessions=2)
     used = await site.initialize(R4)
     flood = [(await site.post(initialize(R4)))["mcp-session-id"] for _ in range(10)]
@@ -349,7 +349,7 @@ async def test_idle_sessions_expire(serve: Serve, server: Server, wait_until: An
     assert (await session.post(LIST)).status == 404
 
 
-async def test_a_session_with_a_stream_or_a_call_is_not_idle(serve: Serve, server: Server, held: Any) -> None:
+async def test_session_with_a_stream_or_a_call_is_not_idle(serve: Serve, server: Server, held: Any) -> None:
     """The same: what somebody waits for is in use."""
     site = await serve(server, session_idle_timeout=0.0)
     listening, working, idle = await site.initialize(R4), await site.initialize(R3), await site.initialize(R2)
@@ -399,7 +399,7 @@ async def test_every_handshake_revision_is_a_supported_header(serve: Serve, serv
 @pytest.mark.requirement("sessions.version-header")
 @every
 @pytest.mark.parametrize("version", ["1999-01-01", "nonsense", "", "2025-06-18x", "2099-01-01"])
-async def test_an_unsupported_version_header_is_400(serve: Serve, server: Server, revision: str, version: str) -> None:
+async def test_unsupported_version_header_is_400(serve: Serve, server: Server, revision: str, version: str) -> None:
     """2025-06-18, basic/transports, Protocol Version Header: invalid or unsupported MUST be 400."""
     site = await serve(server)
     session = await site.initialize(revision)
@@ -428,7 +428,7 @@ async def test_without_a_version_header_the_session_knows(serve: Serve, server: 
 
 @pytest.mark.requirement("http.notification-202")
 @every
-async def test_a_notification_is_202_without_a_body(serve: Serve, server: Server, revision: str) -> None:
+async def test_notification_is_202_without_a_body(serve: Serve, server: Server, revision: str) -> None:
     """basic/transports, Sending Messages: MUST return 202 with no body."""
     site = await serve(server)
     session = await site.initialize(revision)
@@ -456,7 +456,7 @@ async def test_malformed_bodies_are_http_400(serve: Serve, server: Server, revis
 
 @pytest.mark.requirement("http.json-or-events")
 @every
-async def test_a_request_is_answered_with_json_or_events(serve: Serve, server: Server, revision: str) -> None:
+async def test_request_is_answered_with_json_or_events(serve: Serve, server: Server, revision: str) -> None:
     """The same section: MUST be one of the two, and the stream SHOULD be closed after the response."""
     site = await serve(server)
     session = await site.initialize(revision)
@@ -467,7 +467,7 @@ async def test_a_request_is_answered_with_json_or_events(serve: Serve, server: S
 
 
 @every
-async def test_a_client_that_prefers_events_gets_them(serve: Serve, server: Server, revision: str) -> None:
+async def test_client_that_prefers_events_gets_them(serve: Serve, server: Server, revision: str) -> None:
     """docs/how-to/choose-a-transport.md: whoever names text/event-stream first gets events from the start."""
     site = await serve(server)
     session = await site.initialize(revision)
@@ -477,7 +477,7 @@ async def test_a_client_that_prefers_events_gets_them(serve: Serve, server: Serv
 
 
 @every
-async def test_a_handlers_error_is_a_response(serve: Serve, server: Server, revision: str) -> None:
+async def test_handlers_error_is_a_response(serve: Serve, server: Server, revision: str) -> None:
     """basic/transports: a request is answered by a JSON-RPC response, with an error in it if need be."""
     site = await serve(server)
     session = await site.initialize(revision)
@@ -488,9 +488,7 @@ async def test_a_handlers_error_is_a_response(serve: Serve, server: Server, revi
 
 @pytest.mark.requirement("jsonrpc.id-not-reused")
 @every
-async def test_an_id_that_is_in_flight_is_not_used_again(
-    serve: Serve, server: Server, revision: str, held: Any
-) -> None:
+async def test_id_that_is_in_flight_is_not_used_again(serve: Serve, server: Server, revision: str, held: Any) -> None:
     """basic: the id MUST NOT have been used before in the same session; the first call must not suffer from it."""
     site = await serve(server)
     session = await site.initialize(revision)
@@ -505,7 +503,7 @@ async def test_an_id_that_is_in_flight_is_not_used_again(
 
 
 @pytest.mark.requirement("batch.received")
-async def test_a_batch_is_answered_with_json(serve: Serve, server: Server) -> None:
+async def test_batch_is_answered_with_json(serve: Serve, server: Server) -> None:
     """2025-03-26, basic: MUST support receiving batches. basic/transports: requests in it are answered."""
     site = await serve(server)
     session = await site.initialize(R2)
@@ -517,7 +515,7 @@ async def test_a_batch_is_answered_with_json(serve: Serve, server: Server) -> No
     assert answers["two"]["content"][0]["text"] == "b"
 
 
-async def test_a_batch_is_answered_with_events(serve: Serve, server: Server) -> None:
+async def test_batch_is_answered_with_events(serve: Serve, server: Server) -> None:
     """2025-03-26, basic/transports: the stream SHOULD have one response for each request; they MAY be batched."""
     site = await serve(server)
     session = await site.initialize(R2)
@@ -529,7 +527,7 @@ async def test_a_batch_is_answered_with_events(serve: Serve, server: Server) -> 
 
 
 @pytest.mark.requirement("batch.notifications-only")
-async def test_a_batch_without_requests_is_202(serve: Serve, server: Server) -> None:
+async def test_batch_without_requests_is_202(serve: Serve, server: Server) -> None:
     """2025-03-26, basic/transports: solely responses or notifications MUST be 202 with no body."""
     site = await serve(server)
     session = await site.initialize(R2)
@@ -565,7 +563,7 @@ async def test_one_bad_member_does_not_spoil_a_batch(serve: Serve, server: Serve
 
 
 @pytest.mark.requirement("batch.members")
-async def test_an_empty_batch_is_refused(serve: Serve, server: Server) -> None:
+async def test_empty_batch_is_refused(serve: Serve, server: Server) -> None:
     """JSON-RPC 2.0, section 6: an empty array is an invalid request. What cannot be accepted is an HTTP error."""
     site = await serve(server)
     session = await site.initialize(R2)
@@ -587,7 +585,7 @@ async def test_other_revisions_have_no_batches(serve: Serve, server: Server, rev
 
 
 @pytest.mark.requirement("cancellation.batch")
-async def test_a_cancelled_member_is_left_out_of_a_batch(serve: Serve, server: Server, held: Any) -> None:
+async def test_cancelled_member_is_left_out_of_a_batch(serve: Serve, server: Server, held: Any) -> None:
     """basic/utilities/cancellation: no response for a cancelled request; the rest of the batch is answered."""
     site = await serve(server)
     session = await site.initialize(R2)
@@ -626,7 +624,7 @@ async def test_server_request_is_sent_on_the_stream_of_its_call(serve: Serve, se
 
 
 @pytest.mark.requirement("questions.refused")
-async def test_a_refused_question_is_the_tools_failure(serve: Serve, server: Server) -> None:
+async def test_refused_question_is_the_tools_failure(serve: Serve, server: Server) -> None:
     """2025-11-25, client/elicitation: a client may answer with an error."""
     site = await serve(server)
     session = await site.initialize(R4, ELICIT)
@@ -656,7 +654,7 @@ async def test_client_without_event_streams_receives_no_server_requests(serve: S
     assert "has no stream" in result["content"][0]["text"]
 
 
-async def test_a_client_that_listens_may_answer_in_json(serve: Serve, server: Server) -> None:
+async def test_client_that_listens_may_answer_in_json(serve: Serve, server: Server) -> None:
     site = await serve(server)
     session = await site.initialize(R4, ELICIT)
     aside = await session.get()
@@ -714,7 +712,7 @@ async def test_changes_come_on_the_get_stream(serve: Serve, server: Server, revi
 
 @pytest.mark.requirement("resources.subscribe")
 @every
-async def test_a_subscription_is_reported_on_the_get_stream(serve: Serve, server: Server, revision: str) -> None:
+async def test_subscription_is_reported_on_the_get_stream(serve: Serve, server: Server, revision: str) -> None:
     """server/resources, Subscriptions."""
     site = await serve(server)
     session = await site.initialize(revision)
@@ -745,7 +743,7 @@ async def test_no_response_ever_comes_on_the_get_stream(serve: Serve, server: Se
 
 @pytest.mark.requirement("sessions.one-stream")
 @every
-async def test_a_message_is_sent_on_one_stream_only(serve: Serve, server: Server, revision: str) -> None:
+async def test_message_is_sent_on_one_stream_only(serve: Serve, server: Server, revision: str) -> None:
     """basic/transports, Multiple Connections: MUST NOT broadcast the same message."""
     site = await serve(server)
     session = await site.initialize(revision)
@@ -784,7 +782,7 @@ async def test_notifications_before_the_stream_opens_are_delivered(serve: Serve,
     assert (await (await session.get()).message())["method"] == "notifications/tools/list_changed"
 
 
-async def test_the_get_stream_is_kept_alive(serve: Serve, server: Server) -> None:
+async def test_get_stream_is_kept_alive(serve: Serve, server: Server) -> None:
     """docs/how-to/choose-a-transport.md: whatever is in between must not think that it is dead."""
     site = await serve(server)
     session = await site.initialize(R4)
@@ -798,7 +796,7 @@ async def test_the_get_stream_is_kept_alive(serve: Serve, server: Server) -> Non
 
 
 @pytest.mark.requirement("sessions.primed")
-async def test_a_stream_begins_with_an_id_to_come_back_with(serve: Serve, server: Server) -> None:
+async def test_stream_begins_with_an_id_to_come_back_with(serve: Serve, server: Server) -> None:
     """2025-11-25, basic/transports: an event with an id and empty data SHOULD open a stream, `retry` before it ends."""
     site = await serve(server)
     session = await site.initialize(R4)
@@ -848,7 +846,7 @@ async def test_event_ids_are_unique_in_a_session(serve: Serve, server: Server, r
 
 @pytest.mark.requirement("cancellation.session-client", "sessions.no-cancel")
 @every
-async def test_a_dropped_connection_is_no_cancellation(serve: Serve, server: Server, revision: str, held: Any) -> None:
+async def test_dropped_connection_is_no_cancellation(serve: Serve, server: Server, revision: str, held: Any) -> None:
     """basic/transports: disconnection SHOULD NOT be taken for a cancellation."""
     site = await serve(server)
     session = await site.initialize(revision)
@@ -867,7 +865,7 @@ async def test_a_dropped_connection_is_no_cancellation(serve: Serve, server: Ser
 
 @pytest.mark.requirement("sessions.resumed")
 @every
-async def test_a_lost_stream_is_resumed_where_it_was(serve: Serve, server: Server, revision: str) -> None:
+async def test_lost_stream_is_resumed_where_it_was(serve: Serve, server: Server, revision: str) -> None:
     """basic/transports, Resumability: Last-Event-ID on a GET replays what came after it, on that stream alone."""
     site = await serve(server)
     session = await site.initialize(revision)
@@ -886,7 +884,7 @@ async def test_a_lost_stream_is_resumed_where_it_was(serve: Serve, server: Serve
 
 @pytest.mark.requirement("sessions.resumed")
 @every
-async def test_a_lost_get_stream_is_resumed_where_it_was(serve: Serve, server: Server, revision: str) -> None:
+async def test_lost_get_stream_is_resumed_where_it_was(serve: Serve, server: Server, revision: str) -> None:
     """The same for the GET stream; what other streams said MUST NOT be replayed on it."""
     site = await serve(server)
     session = await site.initialize(revision)
@@ -990,7 +988,7 @@ async def test_older_clients_are_not_let_go(serve: Serve, server: Server, revisi
     assert text_of(await stream.message()) == "done meanwhile"
 
 
-async def test_the_store_of_events_is_bounded(serve: Serve, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_store_of_events_is_bounded(serve: Serve, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/how-to/choose-a-transport.md: so many events and bytes for each session. What is evicted is not replayed."""
     monkeypatch.setattr(keeping, "MAX_REPLAY_EVENTS", 10)
     site = await serve(server)
@@ -1004,7 +1002,7 @@ async def test_the_store_of_events_is_bounded(serve: Serve, server: Server, monk
     assert [one.id for one in replayed] == [one.id for one in events[-10:]]
 
 
-async def test_the_store_of_events_is_bounded_in_bytes(serve: Serve, server: Server) -> None:
+async def test_store_of_events_is_bounded_in_bytes(serve: Serve, server: Server) -> None:
     """The same: large events push out the older ones, and memory stays where it is."""
     site = await serve(server)
     session = await site.initialize(R4)
@@ -1042,7 +1040,7 @@ async def test_event_id_of_another_session_replays_nothing(serve: Serve, server:
 
 @pytest.mark.requirement("cancellation.no-response")
 @every
-async def test_a_cancelled_call_is_stopped_and_not_answered(
+async def test_cancelled_call_is_stopped_and_not_answered(
     serve: Serve, server: Server, revision: str, held: Any
 ) -> None:
     """basic/utilities/cancellation: SHOULD stop and SHOULD NOT send a response; the stream ends."""
@@ -1059,7 +1057,7 @@ async def test_a_cancelled_call_is_stopped_and_not_answered(
 
 
 @every
-async def test_a_cancelled_call_that_had_said_nothing_ends_too(
+async def test_cancelled_call_that_had_said_nothing_ends_too(
     serve: Serve, server: Server, revision: str, held: Any
 ) -> None:
     """The same for a POST whose response has not begun: HTTP must end it somehow, without a JSON-RPC response."""
@@ -1075,7 +1073,7 @@ async def test_a_cancelled_call_that_had_said_nothing_ends_too(
 
 @pytest.mark.requirement("cancellation.unknown")
 @pytest.mark.parametrize("params", [{"requestId": 404}, {"requestId": None}, {}, None, {"requestId": {}}])
-async def test_a_cancellation_of_nothing_is_ignored(serve: Serve, server: Server, held: Any, params: Any) -> None:
+async def test_cancellation_of_nothing_is_ignored(serve: Serve, server: Server, held: Any, params: Any) -> None:
     """basic/utilities/cancellation: unknown or malformed ones are ignored."""
     site = await serve(server)
     session = await site.initialize(R4)
@@ -1102,7 +1100,7 @@ async def test_call_of_another_session_cannot_be_cancelled(serve: Serve, server:
 
 
 @pytest.mark.requirement("logging.level")
-async def test_the_log_level_belongs_to_the_session(serve: Serve, server: Server) -> None:
+async def test_log_level_belongs_to_the_session(serve: Serve, server: Server) -> None:
     """server/utilities/logging: logging/setLevel sets the least level of this session."""
     site = await serve(server)
     loud, still = await site.initialize(R4), await site.initialize(R4)
@@ -1148,7 +1146,7 @@ async def test_draining_lets_calls_finish_and_ends_streams(serve: Serve, server:
 
 
 @every
-async def test_a_body_that_waits_for_its_reader_is_slowed_down(serve: Serve, server: Server, revision: str) -> None:
+async def test_body_that_waits_for_its_reader_is_slowed_down(serve: Serve, server: Server, revision: str) -> None:
     """docs/how-to/use-the-context.md: awaiting what was said waits for the reader, in a session as anywhere else.
 
     Without that a client that reads as fast as it can loses its connection to a body that talks faster.
@@ -1202,7 +1200,7 @@ async def test_idle_session_buffers_few_events(serve: Serve, server: Server) -> 
 
 
 @every
-async def test_a_change_before_the_first_stream_is_reported_on_it_once(
+async def test_change_before_the_first_stream_is_reported_on_it_once(
     serve: Serve, server: Server, revision: str
 ) -> None:
     site = await serve(server)
@@ -1258,7 +1256,7 @@ async def test_sessions_that_end_are_forgotten_by_the_server(serve: Serve, serve
 
 @pytest.mark.requirement("sessions.several-streams")
 @every
-async def test_a_client_may_hold_several_streams_and_each_message_is_on_one(
+async def test_client_may_hold_several_streams_and_each_message_is_on_one(
     serve: Serve, server: Server, revision: str, wait_until: Any
 ) -> None:
     """basic/transports, Multiple Connections: they MAY be several; a message MUST be on only one of them."""
@@ -1275,7 +1273,7 @@ async def test_a_client_may_hold_several_streams_and_each_message_is_on_one(
     assert (await first.message())["method"] == "notifications/prompts/list_changed"
 
 
-async def test_there_is_an_end_to_streams(serve: Serve, server: Server) -> None:
+async def test_streams_are_limited(serve: Serve, server: Server) -> None:
     site = await serve(server)
     session = await site.initialize(R4)
     streams = [await session.get() for _ in range(keeping.MAX_GET_STREAMS + 1)]
@@ -1309,7 +1307,7 @@ async def test_no_event_id_is_given_twice(serve: Serve, server: Server, held: An
 
 @pytest.mark.requirement("lifecycle.question-waits")
 @every
-async def test_a_question_waits_until_the_client_is_ready(
+async def test_question_waits_until_the_client_is_ready(
     serve: Serve, server: Server, revision: str, wait_until: Any
 ) -> None:
     """basic/lifecycle, Initialization: before `initialized` the server SHOULD NOT send requests; calls may overtake."""
@@ -1363,7 +1361,7 @@ async def test_malformed_last_event_id_still_opens_a_stream(serve: Serve, server
 
 
 @every
-async def test_a_strict_session_waits_for_initialized(serve: Serve, server: Server, revision: str) -> None:
+async def test_strict_session_waits_for_initialized(serve: Serve, server: Server, revision: str) -> None:
     """Where the order of the handshake is wanted, as bossman wants it: tools/* only in operation."""
     site = await serve(server, lifecycle="strict")
     opened = await site.post(initialize(revision))

@@ -9,7 +9,7 @@ from portico.transports.http_server.messages import encode_headers
 
 
 @pytest.mark.parametrize("gap", [b"\n", b"\r", b"\r\n", b"\n\n"])
-def test_an_event_has_one_data_line(gap: bytes) -> None:
+def test_event_has_one_data_line(gap: bytes) -> None:
     event = sse.encode_event(b'{"a":%b[1,%b2]}' % (gap, gap), b"7", b"message")
     *lines, end, rest = event.decode().split("\n")
     assert [line.partition(":")[0] for line in lines] == ["id", "event", "data"]
@@ -17,7 +17,7 @@ def test_an_event_has_one_data_line(gap: bytes) -> None:
 
 
 @pytest.mark.parametrize("bad", [b"1\ndata: forged", b"1\rx", b"1\x00"])
-def test_an_event_id_and_name_have_no_line_break(bad: bytes) -> None:
+def test_event_id_and_name_have_no_line_break(bad: bytes) -> None:
     with pytest.raises(ValueError, match="line breaks"):
         sse.encode_event(b"{}", bad)
     with pytest.raises(ValueError, match="line breaks"):
@@ -29,7 +29,7 @@ def test_headers_are_encoded_as_lines() -> None:
 
 
 @pytest.mark.parametrize("value", [b"x\r\nset-cookie: a=b", b"x\ny", b"x\ry", b"x\x00"])
-def test_a_header_that_would_end_its_line_is_refused(value: bytes) -> None:
+def test_header_that_would_end_its_line_is_refused(value: bytes) -> None:
     with pytest.raises(ValueError, match="line breaks or NUL"):
         encode_headers([(b"location", value)])
     with pytest.raises(ValueError, match="line breaks or NUL"):

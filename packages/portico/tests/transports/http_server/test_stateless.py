@@ -112,7 +112,7 @@ class Ladder:
 
 @pytest.mark.requirement("http.ladder")
 @pytest.mark.parametrize(("step", "status", "code"), Ladder.STEPS)
-async def test_a_request_is_judged_in_the_order_of_the_ladder(
+async def test_request_is_judged_in_the_order_of_the_ladder(
     serve: Serve, step: str, status: int, code: int | None
 ) -> None:
     """The first thing that is wrong is the one that is told."""
@@ -143,7 +143,7 @@ async def test_error_has_the_request_id_if_known(serve: Serve, server: Server) -
 
 @pytest.mark.requirement("modern.envelope-required", "modern.missing-400")
 @pytest.mark.parametrize("missing", ["protocolVersion", "clientCapabilities"])
-async def test_a_missing_meta_key_is_invalid_params(serve: Serve, server: Server, missing: str) -> None:
+async def test_missing_meta_key_is_invalid_params(serve: Serve, server: Server, missing: str) -> None:
     """2026-07-28, basic, General fields: -32602 and 400, and it comes before the headers are compared."""
     site = await serve(server)
     response = await site.request_stateless("tools/list", meta={missing: None}, headers={"mcp-method": "wrong"})
@@ -152,7 +152,7 @@ async def test_a_missing_meta_key_is_invalid_params(serve: Serve, server: Server
 
 
 @pytest.mark.requirement("modern.envelope-required")
-async def test_a_modern_header_without_any_meta_is_invalid_params(serve: Serve, server: Server) -> None:
+async def test_modern_header_without_any_meta_is_invalid_params(serve: Serve, server: Server) -> None:
     """Right headers with no `_meta` are -32602, not a session's problem."""
     site = await serve(server)
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
@@ -173,9 +173,7 @@ async def test_header_and_body_of_different_versions_are_a_mismatch(serve: Serve
 
 @pytest.mark.requirement("modern.unsupported-version")
 @pytest.mark.parametrize("version", ["v999", "2099-01-01", "2025-11-25", "2024-11-05"])
-async def test_an_unsupported_version_is_reported_with_what_is_supported(
-    serve: Serve, server: Server, version: str
-) -> None:
+async def test_unsupported_version_error_lists_supported_versions(serve: Serve, server: Server, version: str) -> None:
     """2026-07-28, basic/versioning: -32022 with `supported` and `requested`, 400; the same list as discover's."""
     site = await serve(server)
     response = await site.request_stateless("tools/list", meta={"protocolVersion": version})
@@ -190,7 +188,7 @@ async def test_an_unsupported_version_is_reported_with_what_is_supported(
 @pytest.mark.parametrize(
     "method", ["initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe", "nonsense"]
 )
-async def test_a_method_that_this_revision_has_not_is_404(serve: Serve, server: Server, method: str) -> None:
+async def test_method_that_this_revision_has_not_is_404(serve: Serve, server: Server, method: str) -> None:
     """2026-07-28, basic/transports: -32601 is 404; the era is decided before the method."""
     site = await serve(server)
     assert (await site.request_stateless(method)).error == (404, -32601)
@@ -228,7 +226,7 @@ async def test_arrays_and_responses_are_not_of_this_revision(serve: Serve, serve
 
 
 @pytest.mark.requirement("http.header-case")
-async def test_the_headers_have_any_case(serve: Serve, server: Server) -> None:
+async def test_headers_have_any_case(serve: Serve, server: Server) -> None:
     """RFC 9110 5.1: field names are case-insensitive. 2026-07-28: values are not."""
     site = await serve(server)
     shouted = {"MCP-PROTOCOL-VERSION": MODERN, "MCP-METHOD": "tools/call", "mCp-NaMe": "echo"}
@@ -248,7 +246,7 @@ async def test_white_space_around_header_values_is_ignored(serve: Serve, server:
 
 @pytest.mark.requirement("http.standard-headers")
 @pytest.mark.parametrize("header", ["mcp-protocol-version", "mcp-method", "mcp-name"])
-async def test_a_missing_header_is_a_mismatch(serve: Serve, server: Server, header: str) -> None:
+async def test_missing_header_is_a_mismatch(serve: Serve, server: Server, header: str) -> None:
     """2026-07-28, basic/transports, Standard headers: required on every request."""
     site = await serve(server)
     response = await site.call("echo", {"text": "x"}, headers={header: None})
@@ -261,7 +259,7 @@ async def test_a_missing_header_is_a_mismatch(serve: Serve, server: Server, head
     "header", ["mcp-protocol-version", "mcp-method", "mcp-name", "mcp-param-region", "Mcp-Param-Unknown"]
 )
 @pytest.mark.parametrize("same", [True, False])
-async def test_a_header_that_stands_twice_is_a_mismatch(serve: Serve, routed: Server, header: str, same: bool) -> None:
+async def test_header_that_stands_twice_is_a_mismatch(serve: Serve, routed: Server, header: str, same: bool) -> None:
     """Duplicated is -32020 too: first and last may be read by different parties."""
     site = await serve(routed)
     value = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": "text"}.get(header, "eu")
@@ -295,7 +293,7 @@ async def test_duplicate_security_headers_are_rejected(serve: Serve, server: Ser
         ("note://=?base64?YQ==?=", "note://=?base64?YQ==?="),
     ],
 )
-async def test_a_name_may_be_base64_of_its_utf_8(serve: Serve, server: Server, uri: str, header: str) -> None:
+async def test_name_may_be_base64_of_its_utf_8(serve: Serve, server: Server, uri: str, header: str) -> None:
     """2026-07-28, basic/transports, Value encoding: decoded before it is compared."""
     site = await serve(server)
     assert (await site.request_stateless("resources/read", {"uri": uri}, headers={"mcp-name": header})).status == 200
@@ -336,7 +334,7 @@ async def test_mcp_name_in_base64_form_is_always_decoded(serve: Serve, server: S
 
 
 @pytest.mark.requirement("http.header-base64")
-async def test_a_name_in_raw_utf_8_is_a_mismatch(serve: Serve, server: Server) -> None:
+async def test_name_in_raw_utf_8_is_a_mismatch(serve: Serve, server: Server) -> None:
     """The same section: only visible ASCII, space and tab stand plain; anything else is malformed."""
     site = await serve(server)
     raw = {"mcp-name": "note://öst".encode().decode("latin-1")}
@@ -408,7 +406,7 @@ async def test_mirrored_header_must_equal_the_body(
         ({"note": None}, {"Mcp-Param-Note": "null"}),
     ],
 )
-async def test_a_parameter_in_a_header_that_disagrees_is_a_mismatch(
+async def test_parameter_in_a_header_that_disagrees_is_a_mismatch(
     serve: Serve, routed: Server, arguments: dict[str, Any], headers: dict[str, str]
 ) -> None:
     """2026-07-28, basic/transports, Custom headers: any disagreement, and a missing header, is -32020."""
@@ -417,7 +415,7 @@ async def test_a_parameter_in_a_header_that_disagrees_is_a_mismatch(
 
 
 @pytest.mark.requirement("http.param-headers")
-async def test_the_body_is_what_is_run(serve: Serve, routed: Server) -> None:
+async def test_body_is_executed(serve: Serve, routed: Server) -> None:
     """The body is the source of truth."""
     site = await serve(routed)
     said = await site.call("all_kinds", {"count": 42}, headers={"Mcp-Param-Count": "42.0"})
@@ -430,7 +428,7 @@ async def test_the_body_is_what_is_run(serve: Serve, routed: Server) -> None:
 @pytest.mark.requirement("http.notification-202")
 @pytest.mark.parametrize("meta", [{}, {"protocolVersion": None, "clientCapabilities": None}])
 @pytest.mark.parametrize("method", ["notifications/cancelled", "notifications/initialized", "notifications/unknown"])
-async def test_a_notification_is_accepted_without_a_word(
+async def test_notification_is_accepted_without_a_word(
     serve: Serve, server: Server, method: str, meta: dict[str, Any]
 ) -> None:
     """2026-07-28, basic/transports: 202 and no body, never JSON."""
@@ -450,7 +448,7 @@ async def test_both_paths_are_the_same_endpoint(serve: Serve, server: Server, pa
     assert response.json["result"]["content"][0]["text"] == "hi"
 
 
-async def test_the_path_can_be_chosen(serve: Serve, server: Server) -> None:
+async def test_path_can_be_chosen(serve: Serve, server: Server) -> None:
     """docs/how-to/choose-a-transport.md: `--path`."""
     site = await serve(server, path="/tools/v1")
     assert (await site.call("echo", {"text": "hi"}, path="/tools/v1")).status == 200
@@ -516,7 +514,7 @@ async def test_client_that_does_not_accept_sse_gets_json(serve: Serve, server: S
     assert said.json["result"]
 
 
-async def test_an_error_after_the_first_event_travels_in_the_stream(serve: Serve, server: Server) -> None:
+async def test_error_after_the_first_event_travels_in_the_stream(serve: Serve, server: Server) -> None:
     """Once the stream has begun the status is 200 already."""
 
     @server.tool
@@ -533,7 +531,7 @@ async def test_an_error_after_the_first_event_travels_in_the_stream(serve: Serve
 
 
 @pytest.mark.requirement("mrtr.over-http")
-async def test_a_question_is_a_result(serve: Serve, server: Server) -> None:
+async def test_question_is_a_result(serve: Serve, server: Server) -> None:
     """2026-07-28, basic/patterns/mrtr: no request to the client ever; the retry has the answers."""
     site = await serve(server)
     meta = {"clientCapabilities": {"elicitation": {}}}
@@ -549,13 +547,13 @@ async def test_a_question_is_a_result(serve: Serve, server: Server) -> None:
 @pytest.mark.parametrize(
     "accept", [None, "*/*", "application/json", "text/event-stream", "application/*", "application/json;q=0.1, */*"]
 )
-async def test_a_client_may_accept_less_than_it_should(serve: Serve, server: Server, accept: str | None) -> None:
+async def test_client_may_accept_less_than_it_should(serve: Serve, server: Server, accept: str | None) -> None:
     """2026-07-28, basic/transports asks clients to accept both; the text asks nothing of servers."""
     site = await serve(server)
     assert (await site.call("echo", {"text": "x"}, headers={"accept": accept})).status == 200
 
 
-async def test_a_client_that_accepts_nothing_we_have_is_informed(serve: Serve, server: Server) -> None:
+async def test_client_that_accepts_nothing_we_have_is_informed(serve: Serve, server: Server) -> None:
     """RFC 9110 15.5.7."""
     site = await serve(server)
     assert (await site.call("echo", {"text": "x"}, headers={"accept": "text/html"})).status == 406
@@ -602,7 +600,7 @@ async def test_get_and_delete_are_not_of_this_revision(serve: Serve, server: Ser
 
 
 @pytest.mark.requirement("http.no-sessions")
-async def test_a_session_is_ignored_and_never_given(serve: Serve, server: Server) -> None:
+async def test_session_is_ignored_and_never_given(serve: Serve, server: Server) -> None:
     """2026-07-28, basic/transports: ignore Mcp-Session-Id and Last-Event-ID, never mint or echo one."""
     site = await serve(server)
     fields = {"mcp-session-id": "somebody-elses", "last-event-id": "4-2"}
@@ -631,7 +629,7 @@ async def test_requests_share_no_state(serve: Serve, server: Server) -> None:
 
 
 @pytest.mark.requirement("cancellation.http-disconnect")
-async def test_a_reset_connection_cancels_the_body(
+async def test_reset_connection_cancels_the_body(
     serve: Serve, server: Server, held: Any, wait_until: Callable[..., Any]
 ) -> None:
     """2026-07-28, basic/patterns/cancellation: a disconnect is a cancellation."""
@@ -645,7 +643,7 @@ async def test_a_reset_connection_cancels_the_body(
 
 
 @pytest.mark.requirement("cancellation.http-disconnect")
-async def test_a_closed_connection_cancels_the_body(serve: Serve, server: Server, held: Any) -> None:
+async def test_closed_connection_cancels_the_body(serve: Serve, server: Server, held: Any) -> None:
     """The same for a client that closes its socket as programs do: the first sign of it is an end of input."""
     site = await serve(server)
     raw = await site.connect()
@@ -656,7 +654,7 @@ async def test_a_closed_connection_cancels_the_body(serve: Serve, server: Server
 
 
 @pytest.mark.requirement("cancellation.http-disconnect")
-async def test_a_closed_stream_cancels_the_body(serve: Serve, server: Server, held: Any) -> None:
+async def test_closed_stream_cancels_the_body(serve: Serve, server: Server, held: Any) -> None:
     """The same for a stream that has begun. Nothing more is said, so nothing tells us by failing to be written."""
     site = await serve(server)
     raw = await site.open_call("talk", {"count": 1, "hold": True}, meta={"progressToken": 1})
@@ -687,7 +685,7 @@ async def test_disconnected_call_does_not_affect_others(
 
 
 @pytest.mark.requirement("subscriptions.acknowledged-first")
-async def test_a_listen_stream_begins_with_what_is_honoured(serve: Serve, server: Server) -> None:
+async def test_listen_stream_starts_with_the_accepted_filter(serve: Serve, server: Server) -> None:
     """2026-07-28, basic/patterns/subscriptions: acknowledged first, with the id in its own JSON type."""
     site = await serve(server)
     for id in (20, "twenty"):
@@ -703,7 +701,7 @@ async def test_a_listen_stream_begins_with_what_is_honoured(serve: Serve, server
 
 
 @pytest.mark.requirement("subscriptions.acknowledged-subset")
-async def test_a_listen_without_the_capability_is_acknowledged_without_it(serve: Serve) -> None:
+async def test_listen_without_the_capability_is_acknowledged_without_it(serve: Serve) -> None:
     """The same section: unsupported kinds are left out of the acknowledgement."""
     site = await serve(Server("still", version="1", capabilities={"tools": {}}))
     raw = await site.listen(1, toolsListChanged=True, promptsListChanged=True)
@@ -743,7 +741,7 @@ async def test_progress_never_travels_on_a_listen_stream(serve: Serve, server: S
     assert (await raw.message())["method"] == "notifications/tools/list_changed"
 
 
-async def test_an_idle_stream_is_kept_alive_by_comments(
+async def test_idle_stream_is_kept_alive_by_comments(
     serve: Serve, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """2026-07-28, basic/transports: SSE comments are encouraged on idle streams."""
@@ -790,7 +788,7 @@ async def test_draining_ends_a_listen_stream_with_its_result(serve: Serve, serve
 
 
 @pytest.mark.requirement("subscriptions.client-end")
-async def test_a_listener_that_leaves_is_forgotten(serve: Serve, server: Server, wait_until: Any) -> None:
+async def test_listener_that_leaves_is_forgotten(serve: Serve, server: Server, wait_until: Any) -> None:
     """The client ends it by closing the stream."""
     site = await serve(server)
     raw = await site.listen(1, toolsListChanged=True)
@@ -841,7 +839,7 @@ async def test_one_client_cannot_have_all_calls(serve: Serve, server: Server, he
 @pytest.mark.parametrize(
     "header", [None, "Bearer", "Bearer ", "Bearer wrong", "Basic right", "right", "Bearer rightx", "Bearer righ"]
 )
-async def test_a_wrong_token_is_401_with_a_challenge(serve: Serve, server: Server, header: str | None) -> None:
+async def test_wrong_token_is_401_with_a_challenge(serve: Serve, server: Server, header: str | None) -> None:
     """RFC 6750 3; 2026-07-28, basic/authorization."""
     site = await serve(server, token="right")
     response = await site.call("echo", {"text": "x"}, headers={"authorization": header})
@@ -850,14 +848,14 @@ async def test_a_wrong_token_is_401_with_a_challenge(serve: Serve, server: Serve
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
-async def test_the_right_token_is_let_in(serve: Serve, server: Server, scheme: str) -> None:
+async def test_right_token_is_let_in(serve: Serve, server: Server, scheme: str) -> None:
     """RFC 9110 11.1: the scheme is case-insensitive."""
     site = await serve(server, token="right")
     assert (await site.call("echo", {"text": "x"}, headers={"authorization": f"{scheme} right"})).status == 200
 
 
 @pytest.mark.requirement("auth.header-only")
-async def test_a_token_in_the_query_is_no_token(serve: Serve, server: Server) -> None:
+async def test_token_in_the_query_is_no_token(serve: Serve, server: Server) -> None:
     """2026-07-28, basic/authorization: access tokens MUST NOT be in the query."""
     site = await serve(server, token="right")
     path = "/mcp?access_token=right&token=right"
@@ -883,7 +881,7 @@ async def test_endpoint_named_like_health_requires_the_token(serve: Serve, serve
         ("completion/complete", {"ref": {"type": "ref/prompt", "name": "a"}, "argument": {"name": "a", "value": LONG}}),
     ],
 )
-async def test_a_name_has_a_bound(serve: Serve, server: Server, method: str, params: Any) -> None:
+async def test_name_has_a_bound(serve: Serve, server: Server, method: str, params: Any) -> None:
     """A URI of 4 MiB was matched against every template for seconds, and then repeated."""
     response = await (await serve(server)).request_stateless(method, params, headers={"mcp-name": "n"})
     assert response.json["error"]["code"] == -32602

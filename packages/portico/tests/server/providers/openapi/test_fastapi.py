@@ -151,7 +151,7 @@ async def test_non_json_responses_become_content(server: Server) -> None:
         assert "204" in (await client.call_tool("remove_item", {"item_id": 1})).content[0].text
 
 
-async def test_a_refusal_has_the_status_and_the_first_two_kilobytes(server: Server) -> None:
+async def test_refusal_has_the_status_and_the_first_two_kilobytes(server: Server) -> None:
     async with Client(server) as client:
         result = await client.call_tool("remove_item", {"item_id": 404}, raise_on_error=False)
     assert result.is_error
@@ -174,7 +174,7 @@ async def test_hints_follow_the_method_and_names_are_those_of_the_functions(serv
     assert tools["list_items"].output_schema["properties"]["result"]["type"] == "array"
 
 
-async def test_the_application_is_started_and_stopped_with_the_server() -> None:
+async def test_application_is_started_and_stopped_with_the_server() -> None:
     STARTED.clear()
     async with Client(Server.from_fastapi(app)) as client:
         await client.call_tool("list_items", {})

@@ -87,12 +87,12 @@ def test_malformed_operation_does_not_affect_others(what: str, caplog: pytest.Lo
         "no-slash",
     ],
 )
-def test_a_path_stays_below_the_place_of_the_api(path: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_path_stays_below_the_place_of_the_api(path: str, caplog: pytest.LogCaptureFixture) -> None:
     assert made(document({path: {"get": operation("bad")}})) == ["sound"]
     assert "skipping" in caplog.text
 
 
-def test_a_path_that_is_elsewhere_in_the_document_is_an_object(caplog: pytest.LogCaptureFixture) -> None:
+def test_path_that_is_elsewhere_in_the_document_is_an_object(caplog: pytest.LogCaptureFixture) -> None:
     said = document({"/bad": {"$ref": "#/components/pathItems/List"}}, {})
     said["components"]["pathItems"] = {"List": [1]}
     assert made(said) == ["sound"]
@@ -152,7 +152,7 @@ def test_settings_error_is_one_sentence(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Host", "Transfer-Encoding", "X: y", "X\r\nY", ""])
-async def test_a_key_is_in_no_header_that_the_connection_has(name: str) -> None:
+async def test_key_is_in_no_header_that_the_connection_has(name: str) -> None:
     seen: list[Any] = []
     said = document(security=[{"key": []}])
     said["components"]["securitySchemes"] = {"key": {"type": "apiKey", "in": "header", "name": name}}
@@ -232,7 +232,7 @@ async def test_unrequested_compression_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["^(a+)+$", "^(?=(a+)+$)(a|b)*c$"])
-async def test_a_pattern_takes_no_time_without_end(pattern: str) -> None:
+async def test_pattern_takes_no_time_without_end(pattern: str) -> None:
     parameter = {"name": "q", "in": "query", "schema": {"type": "string", "pattern": pattern}}
     said = document({"/q": {"get": operation("look", parameters=[parameter])}})
     async with Client(Server.from_openapi(said, app=application([]))) as client:

@@ -140,11 +140,11 @@ async def test_answers_and_time_are_bounded(peer: Peer) -> None:
     assert slow.is_error and "did not finish" in slow.content[0].text
 
 
-async def test_a_head_is_answered_without_a_body(peer: Peer) -> None:
+async def test_head_is_answered_without_a_body(peer: Peer) -> None:
     assert (await called(Server.from_openapi(spec(), base_url=peer.url), "looked_head")).structured["status"] == 200
 
 
-async def test_a_document_cannot_send_us_into_a_private_network(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_document_cannot_send_us_into_a_private_network(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
     refused = await called(Server.from_openapi(spec(servers=[{"url": "https://127.0.0.1:9/"}])))
     assert refused.is_error and "error id" in refused.content[0].text
     assert "127.0.0.1" not in refused.content[0].text and "is in a private network" in caplog.text
@@ -154,7 +154,7 @@ async def test_a_document_cannot_send_us_into_a_private_network(peer: Peer, capl
     assert not (await called(Server.from_openapi(spec(servers=[{"url": peer.url}]), allow_private_hosts=True))).is_error
 
 
-async def test_a_servers_variables_are_filled_in(peer: Peer) -> None:
+async def test_servers_variables_are_filled_in(peer: Peer) -> None:
     port = {"port": {"default": peer.url.rpartition(":")[2]}, "version": {"default": "v1", "enum": ["v1", "v2"]}}
     servers = [{"url": "http://127.0.0.1:{port}/{version}", "variables": port}]
     server = Server.from_openapi(spec(servers=servers), allow_private_hosts=True, variables={"version": "v2"})
@@ -163,12 +163,12 @@ async def test_a_servers_variables_are_filled_in(peer: Peer) -> None:
         Server.from_openapi(spec(servers=servers), allow_private_hosts=True, variables={"version": "v3"})
 
 
-def test_a_place_is_needed() -> None:
+def test_place_is_needed() -> None:
     with pytest.raises(UsageError, match="set base_url"):
         Server.from_openapi(spec())
 
 
-async def test_an_api_is_an_upstream_of_a_gateway(peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_api_is_an_upstream_of_a_gateway(peer: Peer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRM_KEY", "secret")
     (tmp_path / "crm.json").write_text(json.dumps(spec([{"header": []}])))
     (tmp_path / "gateway.toml").write_text(
@@ -195,7 +195,7 @@ async def test_an_api_is_an_upstream_of_a_gateway(peer: Peer, tmp_path: Path, mo
         ('openapi = "crm.json"', "set base_url"),
     ],
 )
-def test_a_wrong_upstream_is_one_sentence(tmp_path: Path, table: str, reason: str) -> None:
+def test_wrong_upstream_is_one_sentence(tmp_path: Path, table: str, reason: str) -> None:
     (tmp_path / "crm.json").write_text(json.dumps(spec()))
     (tmp_path / "gateway.toml").write_text(f"[upstream.crm]\n{table}\n")
     with pytest.raises(UsageError, match=reason):

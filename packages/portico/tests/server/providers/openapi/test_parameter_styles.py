@@ -33,7 +33,7 @@ OBJECT = {"R": 100, "G": 200, "B": 150}
         ("simple", False, True, "true"),
     ],
 )
-def test_a_path_is_written_by_its_style(style: str, explode: bool, value: Any, said: str) -> None:
+def test_path_is_written_by_its_style(style: str, explode: bool, value: Any, said: str) -> None:
     assert serialize_path("color", value, style, explode) == said
 
 
@@ -52,7 +52,7 @@ def test_a_path_is_written_by_its_style(style: str, explode: bool, value: Any, s
         ("form", True, "a&b=c#d", "color=a%26b%3Dc%23d"),
     ],
 )
-def test_a_query_is_written_by_its_style(style: str, explode: bool, value: Any, said: str) -> None:
+def test_query_is_written_by_its_style(style: str, explode: bool, value: Any, said: str) -> None:
     assert "&".join(f"{name}={one}" for name, one in serialize_query("color", value, style, explode)) == said
 
 
@@ -60,12 +60,12 @@ def test_reserved_characters_are_allowed_except_delimiters() -> None:
     assert serialize_query("next", "/a?b=c&d", reserved=True) == [("next", "/a?b%3Dc%26d")]
 
 
-def test_a_header_is_simple() -> None:
+def test_header_is_simple() -> None:
     assert serialize_header(ARRAY) == "blue,black,brown"
     assert serialize_header(OBJECT, explode=True) == "R=100,G=200,B=150"
 
 
 @pytest.mark.parametrize("value", ["..", ".", "../admin", "a/../../b", "..\\x", "", ["a", ".."], {"k": ".."}])
-def test_a_value_that_would_lead_to_another_path_is_refused(value: Any) -> None:
+def test_value_that_would_lead_to_another_path_is_refused(value: Any) -> None:
     with pytest.raises(ToolError, match="must not be empty or contain"):
         serialize_path("id", value)

@@ -93,7 +93,7 @@ async def test_read_only_is_not_asked_for_and_write_only_not_promised() -> None:
     assert set(found.output_schema["properties"]) == {"id", "name"}
 
 
-async def test_a_body_is_flattened_only_where_no_name_clashes() -> None:
+async def test_body_is_flattened_only_where_no_name_clashes() -> None:
     schema = {"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}}
     flat = await tool(document({}, requestBody=body(schema)))
     assert set(flat.input_schema["properties"]) == {"id", "name"}
@@ -119,7 +119,7 @@ async def test_output_definitions_over_the_size_limit_are_left_open(monkeypatch:
     assert len(found.output_schema["$defs"]) < 10
 
 
-async def test_an_operation_that_cannot_be_read_is_left_out_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_operation_that_cannot_be_read_is_left_out_alone(caplog: pytest.LogCaptureFixture) -> None:
     spec = document({})
     spec["paths"]["/y"] = {"get": {"operationId": "y", "parameters": [{"$ref": "other.yaml#/P"}], "responses": {}}}
     async with Client(Server.from_openapi(spec)) as client:

@@ -60,7 +60,7 @@ async def test_sessions_find_their_worker(uvicorn: Any, tmp_path: Path) -> None:
     assert await fleet.end() == 0
 
 
-async def test_a_client_that_listens_does_not_keep_it_from_ending(uvicorn: Any) -> None:
+async def test_client_that_listens_does_not_keep_it_from_ending(uvicorn: Any) -> None:
     fleet, port = await uvicorn()
     session = await Session(port).begin()
     streams = [await HttpConnection.to(port) for _ in range(2)]

@@ -38,7 +38,7 @@ async def alter(url: str, sql: str, *values: Any) -> None:
         assert await database.write(change) >= 1
 
 
-async def test_no_body_is_read_of_one_that_only_claims_to_be_sent_on(standing: Any) -> None:
+async def test_body_of_a_falsely_forwarded_request_is_not_read(standing: Any) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", standing.port)
     claim = "portico-sent-on: e30=." + "0" * 64
     head = f"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\n{claim}\r\ncontent-length: 4000000\r\n\r\n"
@@ -76,7 +76,7 @@ def _remove_when_there(path: Path) -> None:
     path.unlink()
 
 
-async def test_a_session_whose_row_cannot_be_read_has_ended(serve: Any, tmp_path: Path) -> None:
+async def test_session_whose_row_cannot_be_read_has_ended(serve: Any, tmp_path: Path) -> None:
     store = str(tmp_path / "store.db")
     fleet = await serve("--workers", "2", env={"PORTICO_STORE": store})
     for memo in ("{", "{}", '{"facts": 1}', "[" * 5000):
@@ -177,7 +177,7 @@ async def test_suspended_worker_does_not_serve_taken_over_sessions(
     assert any("taken over by other workers" in text for text in first.log)
 
 
-async def test_a_worker_of_the_same_machine_that_was_stopped_is_not_waited_for(
+async def test_worker_of_the_same_machine_that_was_stopped_is_not_waited_for(
     serve: Any, postgres_url: str, tmp_path: Path
 ) -> None:
     env = {"PORTICO_STORE": postgres_url, "TMPDIR": str(tmp_path)}

@@ -62,7 +62,7 @@ async def test_no_call_is_made_twice_and_no_session_ends(serve: Any, tmp_path: P
     assert len(answered) > len(unknown)
 
 
-async def test_a_call_whose_worker_was_killed_ends_with_an_error(serve: Any, line: Any, tmp_path: Path) -> None:
+async def test_call_whose_worker_was_killed_ends_with_an_error(serve: Any, line: Any, tmp_path: Path) -> None:
     fleet = await serve("--workers", "2")
     session = await Session(fleet.port).begin()
     owner = (await session.call("pid")).value

@@ -173,7 +173,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     assert (done.returncode, ours) == (0, [])
 
 
-async def test_the_unit_serves_on_the_socket_of_its_address(server_file: Path) -> None:
+async def test_unit_serves_on_the_socket_of_its_address(server_file: Path) -> None:
     """As systemd starts it, by systemd's own program for that."""
     if not (activate := shutil.which("systemd-socket-activate")):
         pytest.skip("there is no systemd-socket-activate")
@@ -255,7 +255,7 @@ def test_kubernetes_manifest_is_consistent() -> None:
     assert template["spec"]["terminationGracePeriodSeconds"] > pause + 15
 
 
-def test_the_commands_of_the_image_and_of_the_pods_are_understood(capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_of_the_image_and_of_the_pods_are_understood(capsys: pytest.CaptureFixture[str]) -> None:
     image = (DEPLOY / "Dockerfile").read_text()
     (command,) = re.findall(r"^CMD (\[.+\])$", image, re.MULTILINE)
     deployment = next(one for one in manifests() if one["kind"] == "Deployment")

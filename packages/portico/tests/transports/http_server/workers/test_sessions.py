@@ -16,7 +16,7 @@ from portico import Client
 from support.worker_processes import HttpConnection, Session, certificate
 
 
-async def test_a_session_is_one_worker_s_whichever_is_asked(standing: Any) -> None:
+async def test_session_belongs_to_one_worker(standing: Any) -> None:
     fleet = standing
     session = await Session(fleet.port).begin()
     answers = [await session.call("pid") for _ in range(12)]
@@ -35,7 +35,7 @@ async def test_forged_session_id_is_rejected(standing: Any) -> None:
         assert {(await session.call("pid")).status for _ in range(4)} == {404}
 
 
-async def test_a_request_that_claims_to_be_sent_on_is_refused(standing: Any, line: Any) -> None:
+async def test_request_that_claims_to_be_sent_on_is_refused(standing: Any, line: Any) -> None:
     fleet = standing
     one = await line(fleet.port)
     # However often: what was let in to be looked at later is not known as let in.
@@ -78,7 +78,7 @@ async def test_sessions_outlive_a_deploy_and_no_call_is_made_twice(serve: Any, t
     assert sorted(path.read_text().split()) == sorted(made)
 
 
-async def test_a_deleted_session_is_gone_for_all(standing: Any) -> None:
+async def test_deleted_session_is_gone_for_all(standing: Any) -> None:
     fleet = standing
     session = await Session(fleet.port).begin()
     for _ in range(4):
@@ -159,7 +159,7 @@ async def test_requests_on_a_connection_of_another_worker_are_forwarded(standing
         await one.close()
 
 
-async def test_a_deploy_closes_idle_connections(serve: Any) -> None:
+async def test_deploy_closes_idle_connections(serve: Any) -> None:
     fleet = await serve("--workers", "1")
     before = fleet.workers()
     lines = [await HttpConnection.to(fleet.port) for _ in range(8)]
@@ -172,7 +172,7 @@ async def test_a_deploy_closes_idle_connections(serve: Any) -> None:
 
 
 @pytest.mark.parametrize("place", ["tls", "unix"])
-async def test_a_session_is_found_by_tls_and_by_a_path(serve: Any, tmp_path: Path, place: str) -> None:
+async def test_session_is_found_by_tls_and_by_a_path(serve: Any, tmp_path: Path, place: str) -> None:
     both = await asyncio.to_thread(certificate, tmp_path)
     how = ("--ssl-certfile", both) if place == "tls" else ("--unix-socket", tmp_path / "s")
     fleet = await serve("--workers", "2", *how, env={"TMPDIR": str(tmp_path)})

@@ -104,7 +104,7 @@ async def both(standing: SharedFleet) -> Any:
         await one.close()
 
 
-async def test_an_answer_counts_once_in_all_workers(both: Any) -> None:
+async def test_answer_counts_once_in_all_workers(both: Any) -> None:
     first, second = both
     asked = (await first.call("name")).json["result"]
     [key] = asked["inputRequests"]
@@ -116,7 +116,7 @@ async def test_an_answer_counts_once_in_all_workers(both: Any) -> None:
         assert "used before" in said["error"]["message"], said
 
 
-async def test_a_limit_is_that_of_all_workers(both: Any) -> None:
+async def test_limit_is_that_of_all_workers(both: Any) -> None:
     said = [(await one.call("limited")).json for _ in range(8) for one in both]
     done = [one for one in said if "result" in one and not one["result"].get("isError")]
     assert len(said) == 16
@@ -140,7 +140,7 @@ async def test_no_more_go_on_at_once_than_all_workers_may(standing: SharedFleet,
         await one.close()
 
 
-async def test_a_task_is_followed_by_any_worker(both: Any, standing: SharedFleet, tmp_path: Path) -> None:
+async def test_task_is_followed_by_any_worker(both: Any, standing: SharedFleet, tmp_path: Path) -> None:
     flag = tmp_path / "flag"
     flag.touch()
     async with AsyncExitStack() as stack:
@@ -201,7 +201,7 @@ async def test_tools_come_and_go_in_all_workers(both: Any, standing: SharedFleet
         assert not any(await listed())
 
 
-async def test_a_worker_that_is_started_later_has_what_was_added_before(serve: Any, server_file: Path) -> None:
+async def test_later_worker_has_earlier_additions(serve: Any, server_file: Path) -> None:
     await asyncio.to_thread(server_file.write_text, SERVER + MORE)
     fleet = await serve("--workers", "2", env={"PORTICO_DATA": str(server_file.parent)})
     one = await HttpConnection.to(fleet.port)

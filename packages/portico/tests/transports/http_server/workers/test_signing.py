@@ -60,7 +60,7 @@ def test_forward_signature_is_bound_to_its_request(other: dict[str, Any]) -> Non
     assert both.verify(sealed[:-2], request()) is None
 
 
-def test_it_is_good_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_valid_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     both = ForwardSigner(SigningKeys([KEY]))
     sealed = both.sign(ForwardClaims(to="them"), request())
     later = time.time() + signing.FORWARD_TTL_SECONDS + 1

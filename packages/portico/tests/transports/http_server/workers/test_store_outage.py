@@ -154,7 +154,7 @@ async def test_partitioned_worker_stops_before_takeover(both: Any, way: Way, how
     assert await pid_at(await Session(first.port).begin(), first) == first.process.pid
 
 
-async def test_a_client_that_has_left_meanwhile_has_left_everywhere(both: Any, way: Way) -> None:
+async def test_client_that_disconnects_is_removed_everywhere(both: Any, way: Way) -> None:
     first, second = both
     session = await Session(first.port).begin()
     assert await pid_at(session, first) == first.process.pid

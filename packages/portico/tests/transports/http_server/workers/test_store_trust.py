@@ -172,7 +172,7 @@ async def test_machines_send_requests_to_a_port_that_clients_do_not_use(
         assert (await answer_of(connected, data)).startswith(b"HTTP/1.1 403 ")
 
 
-async def test_a_forwarded_request_is_accepted_once_by_all_workers_together(
+async def test_forwarded_request_is_accepted_once_by_all_workers_together(
     serve: Any, server_file: Path, postgres_url: str
 ) -> None:
     # Workers share the internal address: a copy of a request reaches another worker, which relays it to the first.
@@ -188,7 +188,7 @@ async def test_a_forwarded_request_is_accepted_once_by_all_workers_together(
         assert sum(b"ada" in answer for answer in answers) == 1
 
 
-def test_the_internal_port_is_not_that_of_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_internal_port_is_not_that_of_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     place = BindAddress(host="127.0.0.1", port=free_port())
     [[public]] = place.open_sockets()
     with public:
@@ -227,7 +227,7 @@ async def test_session_with_tampered_row_is_not_taken_over(serve: Any, tmp_path:
     assert (await kept.call("pid")).status == 200
 
 
-async def test_an_address_that_was_changed_is_not_sent_to(postgres_url: str) -> None:
+async def test_address_that_was_changed_is_not_sent_to(postgres_url: str) -> None:
     signing = SigningKeys([b"k" * 32])
     ours, theirs = [await open_worker_store(postgres_url, worker * 16, "s", signing) for worker in "ab"]
     try:
@@ -245,7 +245,7 @@ async def test_an_address_that_was_changed_is_not_sent_to(postgres_url: str) -> 
 @pytest.mark.parametrize(
     "name", ["subprocess:getoutput", "os:system", "builtins:eval", "subprocess.getoutput", "getoutput", "unlisted", ""]
 )
-def test_an_authentic_change_resolves_no_name_that_was_not_declared(name: str) -> None:
+def test_authentic_change_resolves_no_name_that_was_not_declared(name: str) -> None:
     # A worker whose key is known to an attacker must not become a way to run code in the others.
     server = Server("many", version="1")
     server.declare(_extra)
@@ -264,7 +264,7 @@ def unlisted() -> int:
     return 2
 
 
-async def test_only_what_was_declared_is_added_and_only_by_a_worker(
+async def test_only_declared_components_are_added_and_only_by_workers(
     serve: Any, server_file: Path, postgres_url: str
 ) -> None:
     await asyncio.to_thread(server_file.write_text, SERVER + WHO)
@@ -353,7 +353,7 @@ async def test_processes_without_a_key_share_no_sessions(
 # The folder of the sockets
 
 
-def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_another_user_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     temporary, data = tmp_path / "tmp", tmp_path / "data"
     temporary.mkdir()
     data.mkdir()
@@ -391,7 +391,7 @@ def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pyte
     assert {default_socket_dir("store", "server", fallback=str(supervisor)) for _ in range(2)} == {str(supervisor)}
 
 
-def test_an_occupied_folder_does_not_separate_workers_before_the_data_directory_exists(
+def test_occupied_folder_does_not_separate_workers_before_the_data_directory_exists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     temporary, data = tmp_path / "tmp", tmp_path / "new" / "data"
@@ -403,7 +403,7 @@ def test_an_occupied_folder_does_not_separate_workers_before_the_data_directory_
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
 
 
-def test_the_folder_is_in_the_runtime_directory_where_that_is_private(
+def test_folder_is_in_the_runtime_directory_where_that_is_private(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = tmp_path / "runtime"

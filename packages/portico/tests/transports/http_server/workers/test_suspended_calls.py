@@ -93,7 +93,7 @@ async def test_parked_calls_of_a_killed_worker_are_reported_as_ended(gateway: An
     assert (await go_on(fleet.port, await ask(fleet.port, "anew"))).value == "Hello, anew!"
 
 
-async def test_a_task_of_the_gateway_is_found_by_every_worker(gateway: Any) -> None:
+async def test_task_of_the_gateway_is_found_by_every_worker(gateway: Any) -> None:
     fleet, counted = gateway
     clients = []
     async with AsyncExitStack() as stack:

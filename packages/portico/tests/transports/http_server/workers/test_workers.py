@@ -32,13 +32,13 @@ async def pids(port: int, least: int = 2) -> set[int]:
     return found
 
 
-async def test_the_workers_answer_and_the_supervisor_does_not(serve: Any) -> None:
+async def test_workers_answer_and_the_supervisor_does_not(serve: Any) -> None:
     fleet = await serve(env={"PORTICO_WORKERS": "2"})
     assert await pids(fleet.port) == fleet.workers()
     assert await fleet.end() == 0
 
 
-async def test_a_worker_that_is_killed_is_replaced(serve: Any) -> None:
+async def test_worker_that_is_killed_is_replaced(serve: Any) -> None:
     fleet = await serve("--workers", "2")
     first, second = sorted(fleet.workers())
     os.kill(first, signal.SIGKILL)
@@ -93,7 +93,7 @@ async def test_workers_do_not_outlive_their_supervisor(serve: Any, tmp_path: Pat
     await fleet.wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
 
 
-async def test_a_new_worker_that_does_not_begin_leaves_the_old_ones(serve: Any, server_file: Path) -> None:
+async def test_new_worker_that_does_not_begin_leaves_the_old_ones(serve: Any, server_file: Path) -> None:
     fleet = await serve("--workers", "1")
     before = fleet.workers()
     os.unlink(server_file)
@@ -105,13 +105,13 @@ async def test_a_new_worker_that_does_not_begin_leaves_the_old_ones(serve: Any, 
 @pytest.mark.parametrize(
     "run", ['server.run("http", port=0, workers=2)', 'asyncio.run(server.run_async("http", port=0, workers=1))']
 )
-async def test_a_script_has_workers_too(start: Any, server_file: Path, run: str) -> None:
+async def test_script_has_workers_too(start: Any, server_file: Path, run: str) -> None:
     fleet = await start(script(server_file, run))
     assert await pids(fleet.port, len(fleet.workers())) == fleet.workers()
     assert await fleet.end() == 0
 
 
-async def test_a_server_runs_in_a_loop_that_runs_already(start: Any, server_file: Path) -> None:
+async def test_server_runs_in_a_loop_that_runs_already(start: Any, server_file: Path) -> None:
     fleet = await start(script(server_file, 'asyncio.run(server.run_async("http", port=0))'))
     assert await pids(fleet.port, 1) == {fleet.process.pid}
     assert await fleet.end() == 0
@@ -144,7 +144,7 @@ async def test_unix_socket_is_private(serve: Any, tmp_path: Path) -> None:
     assert not path.exists()
 
 
-async def test_a_unix_socket_that_somebody_listens_at_stays(serve: Any, tmp_path: Path) -> None:
+async def test_unix_socket_in_use_is_not_removed(serve: Any, tmp_path: Path) -> None:
     path = tmp_path / "s"
     fleet = await serve("--unix-socket", path)
     other = await serve("--unix-socket", path, ready=False)
