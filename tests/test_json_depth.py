@@ -84,7 +84,7 @@ REFUSED: dict[str, tuple[Callable[[str], Any], type[Exception]]] = {
 
 @pytest.mark.parametrize("levels", LEVELS)
 @pytest.mark.parametrize("name", REFUSED)
-def test_documents_nested_too_deeply_are_refused(name: str, levels: int) -> None:
+def test_documents_nested_too_deeply_are_rejected(name: str, levels: int) -> None:
     read, refusal = REFUSED[name]
     with pytest.raises(refusal) as caught:
         read(nested(levels))
@@ -105,7 +105,7 @@ def test_oauth_documents_nested_too_deeply_are_ignored(levels: int, tmp_path: Pa
     assert len((tmp_path / "tape").read_text().splitlines()) == 2
 
 
-def test_references_that_form_a_long_chain_are_refused() -> None:
+def test_references_that_form_a_long_chain_are_rejected() -> None:
     from portico.server.providers.openapi import request_bodies
 
     schemas = {f"s{at}": {"type": "array", "items": {"$ref": f"#/components/schemas/s{at + 1}"}} for at in range(5_000)}

@@ -134,7 +134,7 @@ def test_server_out_of_step_is_not_asked_again(bench: SimpleNamespace) -> None:
                 driver.ask("ping")
 
 
-def test_every_page_of_a_list_is_asked_for(bench: SimpleNamespace) -> None:
+def test_every_page_of_a_list_is_requested(bench: SimpleNamespace) -> None:
     answers = bench.scenarios.Answers()
     with fake(bench) as driver:
         driver.open()

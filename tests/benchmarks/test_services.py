@@ -256,7 +256,7 @@ def test_journals_are_measured_against_journalctl(
     assert answers.value("journal_json", "journalctl")
 
 
-def test_search_that_is_wrong_is_an_error_and_no_number(bench: SimpleNamespace) -> None:
+def test_wrong_search_is_an_error_and_no_number(bench: SimpleNamespace) -> None:
     with pytest.raises(bench.driver.DriverError, match="it found 0"):
         bench.file_search.median_of("one", lambda: 0, 1)
     with pytest.raises(bench.driver.DriverError, match="it found 2"):
@@ -314,9 +314,7 @@ def test_goals_of_the_live_table_follow_from_the_numbers(bench: SimpleNamespace)
     assert goals[3].measured == "101.0 ms (recurses)"
 
 
-def test_python_that_is_new_enough_is_searched(
-    bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_new_python_enough_is_searched(bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(bench.live_table, "candidates", lambda: iter([str(tmp_path / "none"), sys.executable]))
     monkeypatch.setattr(bench.live_table, "SUITS", "pass")
     assert bench.live_table.newer_python() == sys.executable

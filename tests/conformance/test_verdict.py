@@ -80,7 +80,7 @@ def test_scenario_that_was_not_run_is_wrong(found: Callable[..., Outcome]) -> No
     assert report(found({"tools-list": None})) == "small / tools-list\n  was not run"
 
 
-def test_result_that_was_cut_short_is_wrong(found: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_cut_result_short_is_wrong(found: Callable[..., Outcome], tmp_path: Path) -> None:
     (tmp_path / f"tools-list-{STAMP}").mkdir()
     (tmp_path / f"tools-list-{STAMP}" / "checks.json").write_text('[{"id": "an-')
     assert "UNREADABLE  checks.json" in report(found({"tools-list": None}))
@@ -180,7 +180,7 @@ def test_only_tasks_have_expected_failures() -> None:
 
 
 @pytest.mark.parametrize("line", ["  - ping: an-id", "- ping", "  - ping extra", "servers:", "  - ", '  - "ping"'])
-def test_ambiguous_expected_failure_line_is_refused(tmp_path: Path, line: str) -> None:
+def test_ambiguous_expected_failure_line_is_rejected(tmp_path: Path, line: str) -> None:
     path = tmp_path / "expected.yml"
     path.write_text(f"server:\n  - caching  # why\n{line}\n")
     with pytest.raises(ValueError, match="line 3"):

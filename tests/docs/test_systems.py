@@ -18,7 +18,7 @@ def rows() -> list[tuple[str, str, str, str]]:
     return [(row[1], row[2], row[3], row[4]) for row in found if row is not None]
 
 
-def test_every_row_names_a_test_that_is_there() -> None:
+def test_every_row_names_a_test_that_is_present() -> None:
     tests: dict[str, set[str]] = {}
     for line, _, path, name in rows():
         if path not in tests:

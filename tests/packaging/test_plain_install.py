@@ -164,7 +164,7 @@ def test_sdk_alone_serves_over_http(environment: Callable[..., Path], tmp_path: 
         (("console", HELLO), "console"),
     ],
 )
-def test_package_that_is_missing_is_named(
+def test_missing_package_is_named(
     alone: Callable[..., Any], tmp_path: Path, words: tuple[str | Path, ...], package: str
 ) -> None:
     (tmp_path / "gateway.toml").write_text(f'[upstream.hello]\ntarget = "{HELLO}"\n')

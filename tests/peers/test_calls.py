@@ -154,7 +154,7 @@ async def test_progress_is_reported(connect):
         assert steps == [(at, 100, f"Completed step {at} of 100" if words else None) for at in (0, 50, 100)]
 
 
-async def test_tool_s_log_messages_are_heard(connect):
+async def test_tool_s_log_messages_are_received(connect):
     async with connect() as peer:
         await peer.call("test_tool_with_logging")
         await peer.heard.wait_for(lambda: len(peer.heard.logs) == 3)

@@ -58,7 +58,7 @@ async def test_resource_is_read_as_text_as_bytes_and_by_its_template(connect):
         assert "123" in made.text
 
 
-async def test_resource_that_is_not_there_is_an_error(connect):
+async def test_missing_resource_is_an_error(connect):
     async with connect() as peer:
         with pytest.raises(Exception, match="Resource not found: test://nothing") as raised:
             await peer.read("test://nothing")

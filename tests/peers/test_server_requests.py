@@ -124,7 +124,7 @@ async def test_server_does_not_request_undeclared_client_capabilities(connect):
 
 
 @pytest.mark.revisions(until="2025-11-25", client="official")
-async def test_client_s_refusal_is_the_tool_s_failure_and_not_the_caller_s(connect):
+async def test_client_s_rejection_is_the_tool_s_failure_and_not_the_caller_s(connect):
     async with connect() as peer:
         peer.person.refusal = "User rejected sampling request"
         result = await peer.call("test_sampling", {"prompt": "What is the capital of France?"})

@@ -148,7 +148,7 @@ def test_resources_are_listed_and_read(said):
     assert json.loads(contents["text"])["id"] == "123"
 
 
-def test_resource_that_is_not_there_is_an_error(leg, said):
+def test_missing_resource_is_an_error(leg, said):
     # The second client reads the older code as the newer one.
     assert said.error("read nothing")["code"] == (-32002 if leg.client == "v1" else -32602)
     assert said.error("read nothing")["message"].endswith("Resource not found: test://nothing")

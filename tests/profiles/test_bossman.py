@@ -123,13 +123,13 @@ async def test_task_is_created_and_found_again(bossman: Any) -> None:
         assert json.loads(found["result"]["content"][0]["text"])["description"] == "Fix parser bug"
 
 
-async def test_task_that_is_not_there_is_an_execution_error(bossman: Any) -> None:
+async def test_missing_task_is_an_execution_error(bossman: Any) -> None:
     result = json.loads(await bossman.exchange(calling("get_task", id="task_xyz")))["result"]
     assert result["content"] == [{"type": "text", "text": "error: task not found: task_xyz"}]
     assert result["isError"] is True
 
 
-async def test_refused_call_starts_with_the_same_prefix(bossman: Any) -> None:
+async def test_rejected_call_starts_with_the_same_prefix(bossman: Any) -> None:
     created = await bossman.call("create_task", description="Alone")
     id = json.loads(created["result"]["content"][0]["text"])["id"]
     result = (await bossman.call("add_blocker", task_id=id, blocked_by_id=id))["result"]
@@ -155,14 +155,14 @@ async def test_call_that_never_ran_is_a_protocol_error(bossman: Any) -> None:
         ("list_tasks", {"limit": "5"}),
     ],
 )
-async def test_texts_for_numbers_and_booleans_are_refused(bossman: Any, tool: str, arguments: dict[str, Any]) -> None:
+async def test_texts_for_numbers_and_booleans_are_rejected(bossman: Any, tool: str, arguments: dict[str, Any]) -> None:
     error = json.loads(await bossman.exchange(calling(tool, **arguments)))["error"]
     assert error["code"] == -32602
     assert "expected" in error["message"]
     assert (await bossman.call("list_tasks"))["result"]["isError"] is False
 
 
-async def test_refusal_names_the_blocker_and_the_remedy(bossman: Any) -> None:
+async def test_rejection_names_the_blocker_and_the_remedy(bossman: Any) -> None:
     async def text(tool: str, **arguments: Any) -> str:
         return str((await bossman.call(tool, **arguments))["result"]["content"][0]["text"])
 
@@ -183,7 +183,7 @@ async def test_status_changes_are_logged_once_a_level_is_set(bossman: Any) -> No
     assert told["params"]["data"] == f"{made['id']} changed from pending to completed"
 
 
-async def test_tools_of_the_service_that_bossman_has_not_are_not_there(bossman: Any) -> None:
+async def test_tools_of_the_service_that_bossman_has_not_are_missing(bossman: Any) -> None:
     answer = await bossman.call("next_task")
     assert answer["error"]["message"] == "Unknown tool: next_task"
 
@@ -222,7 +222,7 @@ async def test_every_mistake_has_its_code(bossman: Any) -> None:
         assert json.loads(await bossman.exchange(line))["error"]["code"] == code
 
 
-async def test_message_of_more_than_a_megabyte_is_refused_and_the_next_one_served(bossman: Any) -> None:
+async def test_message_of_more_than_a_megabyte_is_rejected_and_the_next_one_served(bossman: Any) -> None:
     line = calling("create_task", description="x" * LARGEST)
     assert json.loads(await bossman.exchange(line))["error"]["code"] == -32600
     fits = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "ping", "params": {"x": "x" * (LARGEST - 100)}})

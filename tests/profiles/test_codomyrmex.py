@@ -194,7 +194,7 @@ async def test_bare_call_over_http_is_answered_with_a_bare_result(
         (b'{"tool_name": "\xff", "arguments": {}}', "UTF-8"),
     ],
 )
-async def test_bare_call_that_is_no_message_is_refused(body: bytes, words: str) -> None:
+async def test_bare_call_that_is_no_message_is_rejected(body: bytes, words: str) -> None:
     server = Server("my_module")
 
     @server.tool
@@ -208,7 +208,7 @@ async def test_bare_call_that_is_no_message_is_refused(body: bytes, words: str) 
         assert words in error.error_message and error.error_details == {"parameter": "body", "constraint": ANY}
 
 
-async def test_bare_call_may_be_as_large_as_a_message_and_a_refusal_repeats_only_its_beginning() -> None:
+async def test_bare_call_may_be_as_large_as_a_message_and_a_rejection_repeats_only_its_beginning() -> None:
     server = Server("my_module")
 
     @server.tool
@@ -412,7 +412,7 @@ async def test_all_versions_of_a_tool_are_dressed() -> None:
     assert said == ["2.0.0", "2.0.0", "1.0.0"]
 
 
-def test_profile_without_a_target_section_is_refused_for_other_servers() -> None:
+def test_profile_without_a_target_section_is_rejected_for_other_servers() -> None:
     with pytest.raises(UsageError, match=r"add \[compat.target\]"):
         assembly.apply_compat(Server("mine"), assembly.read_settings("bossman", None))
 

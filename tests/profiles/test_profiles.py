@@ -157,7 +157,7 @@ async def test_custom_profile_is_selected_by_path(serve: Serve, tmp_path: Path) 
         ("= 1\n", "invalid TOML"),
     ],
 )
-def test_invalid_settings_are_refused_with_file_and_key(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_settings_are_rejected_with_file_and_key(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "portico.toml"
     path.write_text(text)
     with pytest.raises(UsageError) as mistake:
@@ -182,7 +182,7 @@ async def test_capability_can_be_taken_away(place: ServiceEnvironment, connect: 
     assert "instructions" not in opened
 
 
-def test_tool_that_is_not_there_cannot_be_listed(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_tool_cannot_be_listed(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert list(adapter.adapt_components([], CompatSection(tools=["nobody"]))) == []
     assert "compat: unknown tool 'nobody' in tools" in caplog.text
@@ -362,7 +362,7 @@ async def test_envelope_is_present_only_without_structured_content(connect: Conn
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS[2:])
-async def test_envelope_can_be_asked_for_later_on(connect: Connect, revision: str) -> None:
+async def test_envelope_can_be_requested_later_on(connect: Connect, revision: str) -> None:
     wire = await opened(connect, odd(envelope=True), revision)
     modern = revision == SUPPORTED_PROTOCOL_VERSIONS[-1]
     meta = {**(wire.envelope() if modern else {}), adapter.ENVELOPE_META_KEY: True}

@@ -178,7 +178,7 @@ async def test_unknown_namespace_is_an_invalid_argument(subcog: Any) -> None:
     assert (error["code"], error["message"]) == (-32602, "Invalid namespace: unknown")
 
 
-async def test_memory_that_is_not_there_is_32604(subcog: Any) -> None:
+async def test_missing_memory_is_32604(subcog: Any) -> None:
     error = await refused(subcog, "subcog_get", memory_id="000000000000")
     assert (error["code"], error["data"]["code"]) == (-32604, "memory_not_found")
     assert "memory_recall" not in error["message"]
@@ -233,7 +233,7 @@ async def test_clearer_text_without_any_model_is_32606(subcog: Any) -> None:
     assert (error["code"], error["data"]["code"], error["data"]["retryable"]) == (-32606, "llm_error", False)
 
 
-async def test_prompt_that_is_not_there_is_32607(serve: Serve) -> None:
+async def test_missing_prompt_is_32607(serve: Serve) -> None:
     for revision, code in (("2024-11-05", -32607), ("2025-03-26", -32602), ("2025-11-25", -32602)):
         child = await serve("subcog")
         await child.open(revision)
@@ -263,7 +263,7 @@ async def test_model_that_is_needed_and_does_not_answer_is_32606(serve: Serve) -
     assert (error["code"], error["data"]["code"], error["data"]["retryable"]) == (-32606, "llm_error", True)
 
 
-async def test_saved_prompt_that_is_not_there_is_32607(subcog: Any) -> None:
+async def test_missing_saved_prompt_is_32607(subcog: Any) -> None:
     error = await refused(subcog, "subcog_prompts", action="get", name="nobody-saved-this")
     assert (error["code"], error["data"]["code"]) == (-32607, "prompt_not_found")
 
@@ -364,7 +364,7 @@ async def test_log_level_is_honoured(subcog: Any) -> None:
     assert not [one for one in subcog.child.other_messages if one.get("method") == "notifications/message"]
 
 
-async def test_client_with_a_model_is_asked_for_tags(serve: Serve) -> None:
+async def test_client_with_a_model_is_requested_tags(serve: Serve) -> None:
     child = await serve("subcog")
     await child.open("2024-11-05", {"sampling": {}})
     said = await captured(child)

@@ -84,7 +84,7 @@ async def test_worked_example_leaves_out_the_version(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("params", [{"protocolVersion": "2024-11-05"}, {"clientInfo": "Claude"}, {}])
-async def test_initialize_without_client_info_is_refused(serve: Serve, params: dict[str, Any]) -> None:
+async def test_initialize_without_client_info_is_rejected(serve: Serve, params: dict[str, Any]) -> None:
     child = await serve("sysmcp")
     answer = await child.request({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
     assert answer["error"]["code"] == -32602
@@ -112,7 +112,7 @@ async def test_folders_are_named_on_the_command_line(serve: Serve, tmp_path: Pat
     assert (await child.call("fs_stat", path=str(tmp_path)))["result"]["success"] is False
 
 
-async def test_refusal_without_allowed_paths_names_the_command_line_option(serve: Serve) -> None:
+async def test_rejection_without_allowed_paths_names_the_command_line_option(serve: Serve) -> None:
     child = await serve("sysmcp")
     await child.request(OPEN)
     for tool, arguments in (("fs_stat", {"path": "/etc/hosts"}), ("fs_stat", {"path": "hosts"}), ("fs_search", {})):
@@ -209,7 +209,7 @@ async def test_every_problem_is_reported(sysmcp: Any, arguments: dict[str, Any],
     assert error["details"]["received"]
 
 
-async def test_text_for_a_number_is_refused_in_the_words_of_the_document(sysmcp: Any) -> None:
+async def test_text_for_a_number_is_rejected_in_the_words_of_the_document(sysmcp: Any) -> None:
     result = (await sysmcp.call("eventlog_query", logName="System", limit="5"))["result"]
     assert result["success"] is False
     assert result["error"]["message"] == "Invalid parameter: limit must be a number"

@@ -136,7 +136,7 @@ async def test_era_is_decided_before_the_method(connect: Connect, method: str) -
 
 
 @pytest.mark.requirement("modern.envelope-is-no-handshake")
-async def test_handshake_that_was_refused_as_modern_can_still_be_made(connect: Connect) -> None:
+async def test_handshake_that_was_rejected_as_modern_can_still_be_made(connect: Connect) -> None:
     """An `initialize` in a modern envelope leaves no trace on the stream."""
     wire = connect(small())
     await wire.request_stateless("initialize", {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": {}})
@@ -564,7 +564,7 @@ async def test_request_state_is_bound_to_its_principal(connect: Connect) -> None
     ],
     ids=["last", "first", "half", "newline", "empty", "words", "not ASCII", "huge"],
 )
-async def test_state_that_was_touched_is_refused(connect: Connect, change: Callable[[str], str]) -> None:
+async def test_touched_state_is_rejected(connect: Connect, change: Callable[[str], str]) -> None:
     """It is signed, and only the exact text that was issued is accepted."""
     wire = connect(tables())
     state = change(await asked_for_state(wire))
@@ -988,7 +988,7 @@ KEYWORDS: dict[str, Any] = {
 @pytest.mark.requirement("tools.schema-untouched")
 @pytest.mark.parametrize("mounted", [False, True], ids=["own", "mounted"])
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_schema_is_passed_on_as_it_is(revision: str, mounted: bool) -> None:
+async def test_schema_is_passed_on_unchanged(revision: str, mounted: bool) -> None:
     """Every keyword comes out on the other side, also those that we have never heard of."""
     inner = Server("inner")
     inner.add(Tool(lambda order: None, name="order", input_schema=KEYWORDS, output_schema=KEYWORDS))
@@ -1016,7 +1016,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.requirement("tools.remote-ref")
 @pytest.mark.usefixtures("offline")
-def test_reference_that_will_not_be_followed_is_refused_when_the_tool_is_made() -> None:
+def test_reference_that_will_not_be_followed_is_rejected_when_the_tool_is_made() -> None:
     """Arguments that cannot be checked are not let through unchecked: the author learns it at once."""
     with pytest.raises(UsageError, match="input_schema"):
         Tool(lambda arguments: None, name="far", input_schema=REMOTE)

@@ -129,7 +129,7 @@ async def test_no_list_between_initialize_and_initialized(connect: Connect, revi
 
 
 @pytest.mark.requirement("lifecycle.once")
-async def test_second_initialize_is_refused_and_changes_nothing(connect: Connect) -> None:
+async def test_second_initialize_is_rejected_and_changes_nothing(connect: Connect) -> None:
     wire = connect(tasks())
     await wire.initialize("2025-03-26")
     params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
@@ -163,7 +163,7 @@ async def test_tool_is_called(spawn: Spawn, tasks_file: Path) -> None:
 
 
 @pytest.mark.requirement("tools.failure")
-async def test_tool_that_refuses_gives_a_failed_result(spawn: Spawn, tasks_file: Path) -> None:
+async def test_tool_that_rejects_gives_a_failed_result(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     await child.initialize("2025-03-26")
     result = (await child.request("tools/call", {"name": "get_task", "arguments": {"id": "task_xyz"}}))["result"]
@@ -464,7 +464,7 @@ async def test_log_level_determines_the_messages_sent(connect: Connect, level: s
 
 
 @pytest.mark.requirement("logging.level-invalid")
-async def test_level_that_does_not_exist_is_refused(connect: Connect) -> None:
+async def test_level_that_does_not_exist_is_rejected(connect: Connect) -> None:
     wire = connect(capturing())
     await wire.initialize("2025-11-25")
     error = (await wire.request("logging/setLevel", {"level": "loud"}))["error"]

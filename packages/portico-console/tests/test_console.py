@@ -381,7 +381,7 @@ async def test_copied_commands_mean_the_same_in_a_shell(tmp_path: Path, shell: s
         ("prompts/get", "tell", {"a:": "1"}),
     ],
 )
-async def test_copy_as_command_refuses_calls_that_have_no_command(method: str, name: str, arguments: Any) -> None:
+async def test_copy_as_command_rejects_calls_that_have_no_command(method: str, name: str, arguments: Any) -> None:
     async with asking(Console(mode="console", can_open_targets=True)) as ask:
         target = (await ask("open_target", target=EXAMPLE))["id"]
         with pytest.raises(ToolError, match="Copy it as Python or JSON"):

@@ -102,7 +102,7 @@ def test_results_log_lines_and_progress(shown: Any) -> None:
     assert result.locator("img[src^='data:image/svg']").count() == 0
 
 
-def test_refusals_errors_and_questions(shown: Any) -> None:
+def test_rejections_errors_and_questions(shown: Any) -> None:
     page = shown.page
     for name in ("refusal", "error"):
         shown.go("tools", name)

@@ -104,7 +104,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory, program: str) -> Iterator[Any
             running.stop()
 
 
-def test_login_response_with_an_unknown_state_is_refused(desk: Any, browser: Any) -> None:
+def test_login_response_with_an_unknown_state_is_rejected(desk: Any, browser: Any) -> None:
     page = browser.new_context().new_page()
     page.goto(f"{desk.url}/?state=made-up&code=made-up&iss={desk.url}")
     expect(page.get_by_text("Login failed: state or issuer mismatch.")).to_be_visible()

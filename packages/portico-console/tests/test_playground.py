@@ -139,7 +139,7 @@ def test_elicitation_is_answered_in_the_form(tried: Any) -> None:
     expect(run(page)).to_contain_text("file:///home/anna/app")  # it is not asked twice
 
 
-def test_pictures_sounds_and_refusals(tried: Any) -> None:
+def test_pictures_sounds_and_rejections(tried: Any) -> None:
     page = tried.page
     tried.go("tools", "picture")
     expect(run(page).get_by_role("img")).to_have_js_property("naturalWidth", 1)

@@ -78,11 +78,11 @@ async def test_files_have_tags_and_are_asked_about_each_time(page: Page) -> None
 @pytest.mark.parametrize(
     "path", ["/console/../__init__.py", "/console/%2e%2e/gate.py", "/console//etc/passwd", "/console/page/index.html"]
 )
-async def test_only_files_of_the_page_are_there(page: Page, path: str) -> None:
+async def test_only_files_of_the_page_are_present(page: Page, path: str) -> None:
     assert (await page.request("GET", path)).status == 404
 
 
-async def test_link_is_good_once(page: Page) -> None:
+async def test_link_is_valid_once(page: Page) -> None:
     token = page.site.authenticator.create_login_token()
     assert (await page.sign_in(token)).status == 200
     again = await page.sign_in(token)
@@ -107,13 +107,13 @@ async def test_both_the_cookie_and_the_key_are_needed(page: Page) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "a.b.c", "AAAA.9999999999.AAAA", "\u00e9", "x" * 100_000])
-async def test_malformed_token_is_refused_without_a_traceback(page: Page, wrong: str) -> None:
+async def test_malformed_token_is_rejected_without_a_traceback(page: Page, wrong: str) -> None:
     answer = await page.request("POST", "/console/login", {"token": wrong})
     assert answer.status in (401, 413) and b"Traceback" not in answer.body
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"token": 1}', b"\xff"])
-async def test_malformed_login_body_is_refused(page: Page, body: bytes) -> None:
+async def test_malformed_login_body_is_rejected(page: Page, body: bytes) -> None:
     assert (await page.request("POST", "/console/login", body)).status == 400
 
 
@@ -151,7 +151,7 @@ async def test_other_origins_are_rejected_even_with_the_cookie(headers: dict[str
         ).status == 403
 
 
-async def test_our_own_page_is_let_in(page: Page) -> None:
+async def test_our_own_page_is_accepted(page: Page) -> None:
     await page.sign_in(**{"sec-fetch-site": "same-origin"})
     answer = await page.call(origin=page.origin, **{"sec-fetch-site": "same-origin"})
     assert answer.status == 200 and "access-control-allow-origin" not in answer.headers
@@ -271,6 +271,6 @@ async def test_address_signs_in_so_often_and_no_more(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("text", ["on", "", "scope", "scope:", "scope:a b", "Local"])
-def test_unknown_access_mode_is_refused(text: str) -> None:
+def test_unknown_access_mode_is_rejected(text: str) -> None:
     with pytest.raises(UsageError, match="off, local or scope:NAME"):
         ConsoleAccess.parse(text)

@@ -67,7 +67,7 @@ def test_urls_are_set_in_known_places_only() -> None:
     }
 
 
-def test_every_module_that_is_imported_is_there() -> None:
+def test_every_module_that_is_imported_is_present() -> None:
     for path in SCRIPTS:
         for name in IMPORTED.findall(path.read_text("utf-8")):
             assert (path.parent / name).is_file(), f"{path.name} imports {name}"

@@ -147,7 +147,7 @@ async def verify(credentials: Any) -> Principal:
     return Principal(credentials.token, frozenset({"admin"}), claims=claims[credentials.token])
 
 
-async def test_login_is_refused_when_the_claims_cannot_be_preserved() -> None:
+async def test_login_is_rejected_when_the_claims_cannot_be_preserved() -> None:
     seen: list[Any] = []
     server = Server("claims", auth=verify)
 

@@ -187,7 +187,7 @@ async def test_client_that_does_not_answer_is_waited_for_once(
             pass
 
 
-async def test_refusal_means_no_roots(connect: Connect) -> None:
+async def test_rejection_means_no_roots(connect: Connect) -> None:
     wire = connect(asked(ProjectResolver()))
     await wire.initialize("2024-11-05", {"roots": {}})
     wire.send({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "where"}})

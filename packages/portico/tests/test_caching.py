@@ -63,7 +63,7 @@ def test_subclasses_can_compute_missing_entries() -> None:
     assert list(lengths) == ["bb", "ccc"]
 
 
-def test_cache_without_room_is_refused() -> None:
+def test_cache_without_room_is_rejected() -> None:
     with pytest.raises(ValueError, match="maxsize must be at least 1, got 0"):
         LruCache[str, int](0)
 

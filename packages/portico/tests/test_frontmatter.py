@@ -148,6 +148,6 @@ def test_way_of_ending_lines_and_a_byte_order_mark_do_not_matter() -> None:
     assert parse_frontmatter("---\n---\n") == {}
 
 
-def test_long_frontmatter_is_refused() -> None:
+def test_long_frontmatter_is_rejected() -> None:
     with pytest.raises(UsageError, match="exceeds 64 KiB"):
         read("k: " + "x" * MAX_FRONTMATTER_CHARS)

@@ -128,7 +128,7 @@ def made(kind: type[Any], options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("set_to", list(lists()))
 @pytest.mark.parametrize("text", ["/", "buy", ""])
-def test_text_where_a_list_is_meant_is_refused(set_to: Callable[[Any], Any], text: str) -> None:
+def test_text_where_a_list_is_meant_is_rejected(set_to: Callable[[Any], Any], text: str) -> None:
     with pytest.raises(UsageError, match="expected a list"):
         set_to(text)
 

@@ -122,7 +122,7 @@ async def test_structured_content_is_decoded_to_a_type(client):
     assert typed.data == Weather(36, "Light rain / drizzle", 82)
 
 
-async def test_refused_call_is_a_tool_error(client):
+async def test_rejected_call_is_a_tool_error(client):
     with pytest.raises(ToolError, match="expected number, received string at a"):
         await client.call_tool("get-sum", {"a": "one", "b": 2})
     with pytest.raises(ToolError, match="Tool nothing not found"):
@@ -195,7 +195,7 @@ async def test_form_is_not_answered(talk, action):
 
 
 @pytest.mark.legs(server=SERVER, transport="stdio", revision="2025-06-18")
-async def test_form_with_fields_of_a_later_revision_is_refused(talk):
+async def test_form_with_fields_of_a_later_revision_is_rejected(talk):
     with pytest.raises(ToolError, match="Invalid params for elicitation/create"):
         await talk.client.call_tool("trigger-elicitation-request")
     assert talk.asked == []
@@ -262,7 +262,7 @@ async def test_resource_created_by_a_call_is_notified_and_read(leg, talk):
     assert gzip.decompress(b64decode(contents.blob)) == b"hello"
 
 
-async def test_resource_that_is_not_there_is_an_error(client):
+async def test_missing_resource_is_an_error(client):
     with pytest.raises(ProtocolError, match="Resource demo://nothing not found") as raised:
         await client.read_resource("demo://nothing")
     assert raised.value.code == -32602
@@ -351,7 +351,7 @@ async def test_tool_that_has_to_be_a_task_is_called_as_one(running, talking):
 # When things break
 
 
-async def test_server_that_was_restarted_gets_a_new_session(start, talking):
+async def test_restarted_server_gets_a_new_session(start, talking):
     """It says 400 where it should say 404, as many do."""
     with start(SERVER, "http") as url:
         talk = talking(url, log_level="debug")

@@ -43,7 +43,7 @@ async def test_tool_is_called(client):
     assert "http://127.0.0.1:1" in result.data
 
 
-async def test_refused_call_is_a_tool_error(client):
+async def test_rejected_call_is_a_tool_error(client):
     with pytest.raises(ToolError, match="connection refused"):
         await client.call_tool("pods_list")
     with pytest.raises(ToolError, match="name parameter must be a string"):
@@ -72,7 +72,7 @@ async def test_fifty_concurrent_calls_each_get_their_own_result(client):
 
 
 @pytest.mark.parametrize("revision", ["", "2025-06-18"])
-async def test_change_of_the_tools_is_heard(revision, servers, talking, tmp_path):
+async def test_change_of_the_tools_is_received(revision, servers, talking, tmp_path):
     """It watches its configuration, and has one tool more when there are two clusters to choose from."""
     servers = type(servers)(tmp_path)
     talk = talking(servers.command("go"), revision)

@@ -38,7 +38,7 @@ async def test_value_need_not_be_an_object_on_2026_07_28(talk):
             await talk.client.call_tool("numbers")
 
 
-async def test_result_that_breaks_the_tool_s_own_promise_is_refused(client):
+async def test_result_that_breaks_the_tool_s_own_promise_is_rejected(client):
     with pytest.raises(ProtocolError, match='liar returned a result that violates its output schema: "many"'):
         await client.call_tool("liar")
 
@@ -77,7 +77,7 @@ async def test_input_rounds_return_the_request_state_unchanged(talk):
     assert [one.message for one in talk.asked] == ["Your name?", "Your colour, Alice?"]
 
 
-async def test_page_that_has_to_be_seen_first_is_asked_for_or_is_in_the_error(talk):
+async def test_page_that_has_to_be_seen_first_is_requested_or_is_in_the_error(talk):
     talk.answer = ElicitResult("accept")
     if talk.modern:
         assert (await talk.client.call_tool("browse")).data == "accept None"

@@ -83,7 +83,7 @@ async def test_every_kind_of_content_is_read(client):
     assert inside.resource["text"] == "Rain."
 
 
-async def test_refused_call_is_a_tool_error(client):
+async def test_rejected_call_is_a_tool_error(client):
     with pytest.raises(ToolError, match="not today"):
         await client.call_tool("refuse")
     with pytest.raises(ToolError, match="crash"):
@@ -118,7 +118,7 @@ async def test_progress_reaches_the_caller(client):
     assert heard == [(1, 3, "1 of 3"), (2, 3, "2 of 3"), (3, 3, "3 of 3")]
 
 
-async def test_logs_are_heard(talk):
+async def test_logs_are_received(talk):
     """From the level that was asked for; before 2026-07-28, the official class takes no level, and sends them all."""
     client = talk.client
     filtered = talk.modern or client.server_capabilities.logging is not None
@@ -217,7 +217,7 @@ async def test_arguments_are_completed_in_their_context(client):
 # Changes
 
 
-async def test_change_of_the_tools_is_heard(leg, talk):
+async def test_change_of_the_tools_is_received(leg, talk):
     client = talk.client
     if leg.server == "fast" and talk.modern:
         with pytest.raises(ProtocolError, match="Method not found"):
@@ -265,7 +265,7 @@ async def test_server_that_has_died_is_started_again(servers, talking):
         assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
 
 
-async def test_server_that_was_restarted_is_found_again(start, talking):
+async def test_restarted_server_is_found_again(start, talking):
     """On 2026-07-28 nothing is lost with it; before, the session is, and a call that it turned away is made again."""
     with start("official", "http") as url:
         talks = [talking(url, revision) for revision in ("", "2025-11-25")]

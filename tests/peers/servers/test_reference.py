@@ -41,7 +41,7 @@ async def test_memory_is_filled_and_searched_and_outlives_its_server(revision, s
         assert json.loads(contents.text) == {"entities": [ADA, BERT], "relations": [relation]}
 
 
-async def test_change_of_the_memory_is_heard(servers, talking, tmp_path):
+async def test_change_of_the_memory_is_received(servers, talking, tmp_path):
     talk = talking(servers.command("memory"), env={"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")})
     async with talk.client as client, client.listen(uris=[GRAPH]) as changes:
         await client.call_tool("create_entities", {"entities": [ADA]})

@@ -102,7 +102,7 @@ async def test_exported_audit_can_be_verified(audit: Audit, tmp_path: Path) -> N
         assert word in done.stdout
 
 
-async def test_audit_that_is_not_there_is_a_mistake(audit: Audit, tmp_path: Path) -> None:
+async def test_missing_audit_is_a_mistake(audit: Audit, tmp_path: Path) -> None:
     for words, said in (
         (("list",), "no audit log found"),
         (("verify",), "no audit log found"),

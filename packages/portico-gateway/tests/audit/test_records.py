@@ -184,7 +184,7 @@ async def test_secret_in_an_address_is_not_kept(tmp_path: Path) -> None:
     assert token.encode() not in (tmp_path / "audit.db").read_bytes()
 
 
-async def test_lists_and_completions_are_recorded_when_asked_for(tmp_path: Path) -> None:
+async def test_lists_and_completions_are_recorded_when_requested(tmp_path: Path) -> None:
     server = house()
     audited(server, tmp_path, include_lists=True, include_completions=True)
     async with asking(server) as client:
@@ -193,7 +193,7 @@ async def test_lists_and_completions_are_recorded_when_asked_for(tmp_path: Path)
     assert {one.method for one in await calls(tmp_path)} >= {"tools/list", "prompts/list"}
 
 
-async def test_stdio_is_recorded_only_when_asked_for(tmp_path: Path) -> None:
+async def test_stdio_is_recorded_only_when_requested(tmp_path: Path) -> None:
     server = house()
     audited(server, tmp_path, include_stdio=False)
     async with asking(server) as client:
@@ -259,7 +259,7 @@ async def locked(folder: Path) -> AsyncIterator[None]:
         connection.close()
 
 
-async def test_full_audit_refuses_where_the_operator_wants_that(tmp_path: Path) -> None:
+async def test_full_audit_rejects_where_the_operator_wants_that(tmp_path: Path) -> None:
     server = house()
     audit = audited(server, tmp_path, on_overflow="reject", max_pending=3)
     done = 0

@@ -208,7 +208,7 @@ def test_operator_may_register_any_scheme_that_is_not_dangerous() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"redirect_uris": 5}', b'{"redirect_uris": []}', b"[" * 30_000])
-async def test_registration_that_makes_no_sense_is_refused(stand: Stand, body: bytes) -> None:
+async def test_registration_that_makes_no_sense_is_rejected(stand: Stand, body: bytes) -> None:
     async with stand() as face:
         status, said = await face.post("/register", body=body)
         assert status == 400 and said["error"].startswith("invalid_")
@@ -462,7 +462,7 @@ async def test_store_writer_cannot_forge_grants_for_another_user(stand: Stand) -
 
 
 @pytest.mark.parametrize("column", ["scope", "subject", "resource", "client", "identity"])
-async def test_grant_that_was_changed_gives_no_token(stand: Stand, column: str) -> None:
+async def test_changed_grant_gives_no_token(stand: Stand, column: str) -> None:
     async with stand() as face:
         login = await face.login((await face.register())["client_id"])
         _, given = await login.redeem()

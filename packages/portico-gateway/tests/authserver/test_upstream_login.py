@@ -70,7 +70,7 @@ def test_preset_sets_its_issuer(said: dict[str, Any], issuer: str) -> None:
         ({**OURS, "issuer": "https://login.acme.example", "allow": []}, "allow is empty"),
     ],
 )
-def test_login_that_makes_no_sense_is_refused(said: dict[str, Any], text: str) -> None:
+def test_login_that_makes_no_sense_is_rejected(said: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         parse_identity_provider(said)
 
@@ -88,7 +88,7 @@ def test_login_that_makes_no_sense_is_refused(said: dict[str, Any], text: str) -
         ),
     ],
 )
-def test_face_that_makes_no_sense_is_refused(said: dict[str, Any], text: str) -> None:
+def test_face_that_makes_no_sense_is_rejected(said: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         face_settings.parse_proxy_settings({**OURS, "issuer": "https://login.acme.example", **said})
 

@@ -145,7 +145,7 @@ def test_access_settings_in_the_guides_are_valid(tmp_path: Path, monkeypatch: py
         assert server.auth is not None
 
 
-def test_token_that_expires_immediately_is_refused(
+def test_token_that_expires_immediately_is_rejected(
     portico: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     done = portico("tokens", "add", "alice", "--expires-in-days", "0", cwd=tmp_path)

@@ -181,7 +181,7 @@ async def test_possibly_received_request_is_not_retried(mode: str) -> None:
         assert (await client.call_tool("bad_work")).text.startswith("work in")
 
 
-async def test_session_that_is_forgotten_is_opened_again_and_the_call_sent_once_more() -> None:
+async def test_forgotten_session_is_opened_again_and_the_call_sent_once_more() -> None:
     async with surrounded() as (chaotic, gateway), Client(gateway) as client:
         before = (await client.call_tool("bad_work")).text
         chaotic.mode = "lost"

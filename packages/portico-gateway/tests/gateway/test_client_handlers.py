@@ -65,7 +65,7 @@ async def test_gateway_answers_itself(folder: Path, below: Any, above: Any) -> N
 
 
 @pytest.mark.parametrize("below", ["2025-11-25", "2026-07-28"])
-async def test_question_is_refused_clearly(folder: Path, below: Any) -> None:
+async def test_question_is_rejected_clearly(folder: Path, below: Any) -> None:
     async with Client(gateway(folder, below, sampling="reject"), sampling_handler=lambda params: "mine") as client:
         with pytest.raises(Exception, match=r"(?i)sampling"):
             await client.call_tool("a_sample")

@@ -182,7 +182,7 @@ async def test_retry_after_binds_its_tenant_and_is_capped() -> None:
         assert gateway.status()[0]["refused_callers"] == 1
 
 
-async def test_bodies_that_are_too_long_do_not_open_a_breaker() -> None:
+async def test_oversized_bodies_do_not_open_a_breaker() -> None:
     async with tenants() as (_, gateway):
         for _ in range(6):
             with pytest.raises(ToolError, match="413"):

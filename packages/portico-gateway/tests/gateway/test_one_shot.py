@@ -257,7 +257,7 @@ async def test_roots_are_empty_outside_of_calls(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("action", ["lock", "render", "codegen", "lint"])
-def test_contracts_of_an_incomplete_configuration_are_refused(
+def test_contracts_of_an_incomplete_configuration_are_rejected(
     action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -158,7 +158,7 @@ async def test_request_state_is_valid_once_for_its_principal() -> None:
             await gateway(called(**state, **answers))
 
 
-async def test_parked_call_that_is_ended_leaves_nothing_behind() -> None:
+async def test_ended_parked_call_leaves_nothing_behind() -> None:
     gateway = gateway_to("2025-11-25")
     async with gateway.lifespan():
         await gateway.wait_until_listed(20)

@@ -41,7 +41,7 @@ def test_disabled_upstreams_are_omitted() -> None:
 
 
 @pytest.mark.parametrize("servers", [{}, {"mcpServers": {}}, {"servers": {"a": {"command": "x", "disabled": True}}}])
-def test_serve_refuses_an_mcp_json_without_servers(
+def test_serve_rejects_an_mcp_json_without_servers(
     tmp_path: Path, servers: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mcp.json"

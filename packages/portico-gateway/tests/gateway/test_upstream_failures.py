@@ -141,7 +141,7 @@ async def test_upstream_that_rejects_initialization_is_unavailable() -> None:
         assert (state["up"], state["error"]) == (False, "no licence")
 
 
-async def test_list_that_is_refused_hides_no_other() -> None:
+async def test_rejected_list_hides_no_other() -> None:
     gateway = Gateway({"a": [sys.executable, "-c", ONE_LIST]}, max_result_tokens=0)
     async with Client(gateway) as client:
         await listed(client, "a_work")

@@ -207,7 +207,7 @@ def test_invalid_view_settings_raise_usage_error(tmp_path: Path, more: str, what
     assert what in str(told.value)
 
 
-def test_view_that_is_not_there_is_not_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_view_is_not_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["serve", str(file(tmp_path)), "--view", "opps"])
     assert "unknown view 'opps'" in capsys.readouterr().err

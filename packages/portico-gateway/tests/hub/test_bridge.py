@@ -351,21 +351,21 @@ def test_errors_of_a_bridge_control_no_terminal(hub_directory: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
-def test_directory_that_others_can_enter_is_refused(hub_directory: Path, mode: int) -> None:
+def test_directory_that_others_can_enter_is_rejected(hub_directory: Path, mode: int) -> None:
     hub_directory.mkdir()
     hub_directory.chmod(mode)
     with pytest.raises(HubError, match="mode 700"):
         location.open_directory()
 
 
-def test_directory_of_another_user_is_refused(hub_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_of_another_user_is_rejected(hub_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub_directory.mkdir(mode=0o700)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(HubError, match="owned by this user"):
         location.open_directory()
 
 
-def test_link_instead_of_the_directory_is_refused(hub_directory: Path, tmp_path: Path) -> None:
+def test_link_instead_of_the_directory_is_rejected(hub_directory: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     hub_directory.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(HubError, match="not a link"):
@@ -373,7 +373,7 @@ def test_link_instead_of_the_directory_is_refused(hub_directory: Path, tmp_path:
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "open socket"])
-def test_socket_that_is_not_the_hubs_is_refused(hub_directory: Path, tmp_path: Path, kind: str) -> None:
+def test_socket_that_is_not_the_hubs_is_rejected(hub_directory: Path, tmp_path: Path, kind: str) -> None:
     import socket
 
     directory = location.open_directory()

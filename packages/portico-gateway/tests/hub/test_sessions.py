@@ -402,7 +402,7 @@ def is_running(pid: int) -> bool:
     ],
     ids=["empty", "garbage", "deep", "version", "command", "member", "no name", "twice", "unknown", "environment"],
 )
-async def test_invalid_greeting_is_refused(hub: Hub, line: bytes) -> None:
+async def test_invalid_greeting_is_rejected(hub: Hub, line: bytes) -> None:
     reader, writer = await connect()
     writer.write(line)
     answer = await asyncio.wait_for(reader.read(), TIMEOUT_SECONDS)

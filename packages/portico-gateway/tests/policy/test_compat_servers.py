@@ -178,7 +178,7 @@ async def test_params_that_do_not_fit_are_not_for_functions(method: str, params:
         await ask(functions(), method, params)
 
 
-async def test_params_that_are_no_text_are_refused() -> None:
+async def test_params_that_are_no_text_are_rejected() -> None:
     params = msgspec.Raw(b'{"name": "a", "arguments": {"x": "\xff"}}')
     with pytest.raises(InvalidParams, match="Invalid params for tools/call"):
         await functions()(Call(method="tools/call", params=params, id=1, protocol_version="2026-07-28"))
@@ -413,7 +413,7 @@ def test_page_is_not_where_the_server_itself_answers(path: str) -> None:
         FastMCP("s").custom_route(path)
 
 
-def test_clients_post_to_the_root_where_people_may_be_shown_a_page() -> None:
+def test_clients_post_to_the_root_where_users_may_be_shown_a_page() -> None:
     server = FastMCP("s")
     server.custom_route("/")(lambda request: "welcome")
     with pytest.raises(UsageError, match="reserved for the server itself"):

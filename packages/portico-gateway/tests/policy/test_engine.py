@@ -261,7 +261,7 @@ async def test_dry_run_rule_only_logs_its_decision(caplog: pytest.LogCaptureFixt
     assert "rule 1 (strict) denies it" in caplog.text
 
 
-async def test_scopes_that_are_needed_are_named_all_at_once() -> None:
+async def test_needed_scopes_are_named_all_at_once() -> None:
     server = said(
         forge(), require=[{"tool": "*.delete_*", "scopes": ["a", "b"]}, {"tool": "forge.*", "scopes": "files:read"}]
     )
@@ -322,7 +322,7 @@ async def test_nested_calls_require_confirmation() -> None:
     assert asked == ["Delete x?"]
 
 
-async def test_agreement_is_good_for_one_call_of_one_principal() -> None:
+async def test_agreement_is_valid_for_one_call_of_one_principal() -> None:
     server = said(forge(), require=ASK)
     able = {"elicitation": {"form": {}}}
 

@@ -54,7 +54,7 @@ async def test_task_runs_with_the_permissions_of_its_caller() -> None:
                 await task.result()
 
 
-async def test_task_that_waited_is_asked_about_again() -> None:
+async def test_task_that_waited_is_queried_again() -> None:
     server = house()
     async with server.lifespan():
         assert server.policy is None
@@ -167,7 +167,7 @@ async def test_session_hears_of_a_flood_as_a_429() -> None:
     assert (refused.value.http_status, refused.value.code) == (429, -32005) and refused.value.retry_after
 
 
-def test_section_that_is_unknown_is_a_mistake() -> None:
+def test_unknown_section_is_a_mistake() -> None:
     from portico import UsageError
 
     with pytest.raises(UsageError, match="did you mean 'rule'"):

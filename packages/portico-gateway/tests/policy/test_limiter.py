@@ -140,7 +140,7 @@ async def test_upstream_and_a_mount_are_counted_by_their_owner() -> None:
         assert await granted(client, "two_cheap", 3) == 2
 
 
-async def test_round_that_goes_on_is_not_counted_again() -> None:
+async def test_round_that_continues_is_not_counted_again() -> None:
     async def elicit(params: Any) -> ElicitResult:
         return ElicitResult(action="accept", content={} if "sure" in params.message else {"value": True})
 
@@ -228,7 +228,7 @@ async def test_no_more_at_once_than_allowed_and_a_call_does_not_wait_for_itself(
             assert (await ann.call_tool("cheap")).text == "done"
 
 
-async def test_other_methods_and_floods_are_refused_in_the_protocol() -> None:
+async def test_other_methods_and_floods_are_rejected_in_the_protocol() -> None:
     server = said(house(), {"rate": "5/hour", "tool": "*"})
     limited = said(house(), {"rate": "1/hour"})
 
@@ -430,7 +430,7 @@ async def test_slots_that_are_in_use_are_kept(url: str, monkeypatch: pytest.Monk
             assert not await begun(two, 1)
 
 
-async def test_store_is_not_asked_for_each_call_where_the_limit_is_far(url: str) -> None:
+async def test_store_is_not_requested_each_call_where_the_limit_is_far(url: str) -> None:
     [meter] = processes(url, 1, 100)
     async with meter.lifespan():
         asked = 0

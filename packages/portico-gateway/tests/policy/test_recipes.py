@@ -28,7 +28,7 @@ def secrets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["github_login", "company_login", "accounts"])
-def test_recipe_is_quoted_as_it_is(name: str) -> None:
+def test_recipe_is_quoted_unchanged(name: str) -> None:
     text = (ROOT / "examples" / f"{name}.toml").read_text(encoding="utf-8")
     quoted = "\n".join(line for line in text.splitlines() if not line.startswith("#")).strip()
     assert f"```toml\n{quoted}\n```" in GUIDE

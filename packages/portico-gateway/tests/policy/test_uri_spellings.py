@@ -301,7 +301,7 @@ def test_legitimate_uris_pass(uri: str) -> None:
         ("subscriptions/listen", {"notifications": {"resourceSubscriptions": ["x://good", "{}"]}}),
     ],
 )
-def test_uri_that_parsers_disagree_on_is_refused_with_a_reason(method: str, params: Any, uri: str, word: str) -> None:
+def test_uri_that_parsers_disagree_on_is_rejected_with_a_reason(method: str, params: Any, uri: str, word: str) -> None:
     import portico.protocol.skills  # noqa: F401
 
     said = json.dumps(params).replace('"{}"', json.dumps(uri, ensure_ascii=False))
@@ -311,7 +311,7 @@ def test_uri_that_parsers_disagree_on_is_refused_with_a_reason(method: str, para
     assert word in refused.value.message and method in refused.value.message
 
 
-def test_half_a_surrogate_pair_is_refused() -> None:
+def test_half_a_surrogate_pair_is_rejected() -> None:
     with pytest.raises(InvalidUri, match="surrogate"):
         check_uri("x://\ud800")
 

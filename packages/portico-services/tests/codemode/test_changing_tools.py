@@ -89,7 +89,7 @@ def script(place: str) -> str:
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 @pytest.mark.parametrize("place", PLACES)
-async def test_tool_that_begins_to_write_is_asked_about(place: str, revision: str) -> None:
+async def test_tool_that_begins_to_write_is_queried(place: str, revision: str) -> None:
     turning = Turning()
     server = PLACES[place](turning)
     client = Client(server, protocol_version=revision, elicitation_handler=turning.answer)
@@ -102,7 +102,7 @@ async def test_tool_that_begins_to_write_is_asked_about(place: str, revision: st
 
 
 @pytest.mark.parametrize("place", PLACES)
-async def test_tool_that_begins_to_write_is_refused_where_scripts_only_read(place: str) -> None:
+async def test_tool_that_begins_to_write_is_rejected_where_scripts_only_read(place: str) -> None:
     turning = Turning()
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(PLACES[place](turning, writes="deny")) as client:
         said = await run(client, script(place))
@@ -110,7 +110,7 @@ async def test_tool_that_begins_to_write_is_refused_where_scripts_only_read(plac
     assert turning.calls == ["look", "turn"]
 
 
-async def test_tool_that_is_gone_is_not_called() -> None:
+async def test_deleted_tool_is_not_called() -> None:
     turning = Turning()
 
     def vanish() -> None:

@@ -181,7 +181,7 @@ async def test_script_that_never_ends_is_ended(shop: ToolShop) -> None:
 
 
 @pytest.mark.parametrize("what", REFUSED)
-async def test_script_that_does_harm_is_refused(shop: ToolShop, client: Client, what: str) -> None:
+async def test_script_that_does_harm_is_rejected(shop: ToolShop, client: Client, what: str) -> None:
     script, words = REFUSED[what]
     said = await run(client, HEAD + script)
     assert said.is_error, said.text
@@ -271,14 +271,14 @@ async def test_concurrent_calls_are_bounded(shop: ToolShop, client: Client) -> N
     assert 1 < shop.most_running <= 4
 
 
-async def test_denied_tool_is_refused_and_a_hidden_one_is_not_there(shop: ToolShop, client: Client) -> None:
+async def test_denied_tool_is_rejected_and_a_hidden_one_is_missing(shop: ToolShop, client: Client) -> None:
     shop.orders.append("pen")
     said = await run(client, HEAD + "try:\n    await tools.cancel('pen')\nexcept ToolError as e:\n    print(e.kind, e)")
     assert shop.orders == ["pen"]
     assert "cancel" in said.text
 
 
-async def test_write_that_hides_in_a_loop_is_asked_about(shop: ToolShop, client: Client) -> None:
+async def test_write_that_hides_in_a_loop_is_queried(shop: ToolShop, client: Client) -> None:
     """Its name stands nowhere in the script."""
     shop.agrees = False
     code = HEAD + "for name in dir(tools):\n    if name == 'or' + 'der':\n        await getattr(tools, name)('pen')"
@@ -319,7 +319,7 @@ async def test_rules_that_ask_apply_within_a_script(shop: ToolShop, client: Clie
     assert shop.orders == ["b"]
 
 
-async def test_module_that_was_changed_changes_nothing_but_the_script(shop: ToolShop, client: Client) -> None:
+async def test_changed_module_changes_nothing_but_the_script(shop: ToolShop, client: Client) -> None:
     code = (
         HEAD + "tools.price = tools.order = lambda *a: 0\ntools.ToolError = None\nfrom tools import price\nprice('a')"
     )

@@ -120,7 +120,7 @@ async def test_elicitation_of_a_task_reaches_the_client(bakery: Bakery, revision
     assert bakery.asked == ["A script is about to call tools that may change data:", "Which colour?"]
 
 
-async def test_run_that_is_paused_takes_up_the_same_task(bakery: Bakery) -> None:
+async def test_paused_run_takes_up_the_same_task(bakery: Bakery) -> None:
     """The question about the sale ends the first round while the cake is in the oven."""
     bakery.server.add(CodeMode())
     code = "from tools import decorate, sell\ncake = asyncio.create_task(decorate())\n"

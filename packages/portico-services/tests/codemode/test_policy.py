@@ -148,7 +148,7 @@ async def test_middleware_wraps_code_mode_tools_and_script_calls(server: Server,
 
 
 @jail_only
-async def test_middleware_that_refuses_refuses_scripts(server: Server) -> None:
+async def test_middleware_that_rejects_rejects_scripts(server: Server) -> None:
     def closed(handler: Any) -> Any:
         async def handle(call: Call) -> Any:
             if call.method == "tools/call":

@@ -60,7 +60,7 @@ async def test_first_write_requires_one_confirmation(shop: ToolShop, revision: s
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_writes_are_refused_without_elicitation(shop: ToolShop, revision: str) -> None:
+async def test_writes_are_rejected_without_elicitation(shop: ToolShop, revision: str) -> None:
     async with shop.client(revision, asks=False) as client:
         said = await run(client, "from tools import order\nawait order('pen')")
     assert said.is_error
@@ -89,7 +89,7 @@ async def test_writes_side_by_side_are_one_list(shop: ToolShop, client: Client) 
 
 
 @pytest.mark.parametrize("revision", REVISIONS[2:])
-async def test_time_and_chance_are_the_same_when_a_run_goes_on(shop: ToolShop, revision: str) -> None:
+async def test_time_and_chance_are_the_same_when_a_run_continues(shop: ToolShop, revision: str) -> None:
     code = (
         "import random, time, uuid, secrets, datetime, os\nfrom tools import order\n"
         "found = [random.random(), random.Random().random(), time.time(), str(uuid.uuid4()), secrets.token_hex(4),\n"

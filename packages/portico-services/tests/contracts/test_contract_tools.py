@@ -49,7 +49,7 @@ async def test_failure_is_an_error_on_the_wire(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_each_status_is_reported_as_it_is(revision: str) -> None:
+async def test_each_status_is_reported_unchanged(revision: str) -> None:
     async with Client(speaking(), protocol_version=revision) as client:
         failed = await call(client, request("fails"))
         assert failed == MCPToolResult(status="failure", error=LIMIT)

@@ -58,7 +58,7 @@ def test_documented_numbers_match_the_code() -> None:
     assert f"at most {background_calls.MAX_RUNNING_CALLS} at a time" in PAGE
 
 
-def test_rules_that_are_served_name_the_types_of_error() -> None:
+def test_served_rules_name_the_types_of_error() -> None:
     text = (ROOT / "packages/portico-services/src/portico_services/contracts/pages/meta.md").read_text()
     assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == set(ERROR_TYPES)
     assert lint_document(text) != []

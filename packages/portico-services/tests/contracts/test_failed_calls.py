@@ -67,11 +67,11 @@ async def test_argument_that_json_cannot_represent_is_a_validation_error(value: 
     assert MCPToolResult.model_validate_json(result.model_dump_json()) == result
 
 
-async def test_argument_name_that_json_cannot_represent_is_refused() -> None:
+async def test_argument_name_that_json_cannot_represent_is_rejected() -> None:
     assert error(await call(plain(), request("s.take", **{"\ud800": 1})))[0] == "ValidationError"
 
 
-async def test_context_that_json_cannot_represent_is_refused() -> None:
+async def test_context_that_json_cannot_represent_is_rejected() -> None:
     context = ContractContext(metadata={"x": object()})
     kind, details = error(await call(plain(), request("s.take", x=1), context=context))
     assert (kind, details["parameter"]) == ("ValidationError", "context")
@@ -193,7 +193,7 @@ async def test_unknown_tool_of_another_server_has_suggestions(revision: str) -> 
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_details_of_a_refusal_arrive(tmp_path: Path, revision: str) -> None:
+async def test_details_of_a_rejection_arrive(tmp_path: Path, revision: str) -> None:
     server = Server("s")
     server.add(Tasks(store=str(tmp_path / "tasks.db")))
     async with Client(server, protocol_version=revision) as client:

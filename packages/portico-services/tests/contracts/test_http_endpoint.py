@@ -132,6 +132,6 @@ async def test_bare_calls_are_audited_with_their_caller(
 
 
 @pytest.mark.parametrize("levels, status", [(MAX_JSON_DEPTH - 2, 200), (MAX_JSON_DEPTH - 1, 400), (20_000, 400)])
-async def test_deep_arguments_of_a_bare_call_are_refused(server: Server, sites: Any, levels: int, status: int) -> None:
+async def test_deep_arguments_of_a_bare_call_are_rejected(server: Server, sites: Any, levels: int, status: int) -> None:
     body = b'{"tool_name":"shop.echo","arguments":{"value":' + b"[" * levels + b"]" * levels + b"}}"
     assert (await sites(server).post(body))[0] == status

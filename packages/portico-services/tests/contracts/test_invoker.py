@@ -313,7 +313,7 @@ async def _one() -> int:
 _one.__name__ = "one"
 
 
-async def test_parameter_that_has_come_since_is_not_refused() -> None:
+async def test_parameter_that_has_come_since_is_not_rejected() -> None:
     server = Server("s")
 
     @server.tool

@@ -336,7 +336,7 @@ def test_equivalent_type_and_default_wordings_are_accepted(old: str, new: str) -
     assert lint_document(swapped(old, new)) == []
 
 
-def test_alternatives_and_arrays_are_reported_as_they_are() -> None:
+def test_alternatives_and_arrays_are_reported_unchanged() -> None:
     of = '"text": {"type": "string", "description": "The text", "examples": ["Three short words"]}'
     for schema, right, wrong in (
         ({"type": ["string", "null"]}, "string", "null"),

@@ -190,12 +190,12 @@ def test_no_change_of_a_schema_goes_unnoticed(pair: tuple[Any, Any]) -> None:
         ("\x00", "kind 'contracts'"),
     ],
 )
-def test_invalid_lock_file_is_refused(text: str, said: str) -> None:
+def test_invalid_lock_file_is_rejected(text: str, said: str) -> None:
     with pytest.raises(LockFileError, match=said):
         lockfile.load_lockfile(text)
 
 
-def test_lock_that_was_changed_by_hand_is_refused(tool: Make) -> None:
+def test_lock_that_was_changed_by_hand_is_rejected(tool: Make) -> None:
     text = lockfile.dump_lockfile(tool())
     with pytest.raises(LockFileError, match="digest"):
         lockfile.load_lockfile(text.replace("A tool.", "Another tool."))

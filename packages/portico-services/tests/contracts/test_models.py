@@ -85,7 +85,7 @@ def test_sample_call_is_one_and_survives_a_round_trip() -> None:
         "ä.b",
     ],
 )
-def test_invalid_invocation_name_is_refused(name: str) -> None:
+def test_invalid_invocation_name_is_rejected(name: str) -> None:
     assert "tool_name" in refuses(MCPToolCall, CALL | {"tool_name": name})
     assert not jsonschema_rs.is_valid(MCPToolCall.model_json_schema(), CALL | {"tool_name": name})
 
@@ -96,7 +96,7 @@ def test_name_of_two_or_more_parts_is_one(name: str) -> None:
     assert jsonschema_rs.is_valid(MCPToolCall.model_json_schema(), CALL | {"tool_name": name})
 
 
-def test_unknown_call_members_are_refused() -> None:
+def test_unknown_call_members_are_rejected() -> None:
     assert "id" in refuses(MCPToolCall, CALL | {"id": 1})
     assert not jsonschema_rs.is_valid(MCPToolCall.model_json_schema(), CALL | {"id": 1})
 
@@ -145,17 +145,17 @@ def test_result_status_defaults_to_success_and_data_is_optional() -> None:
     assert MCPToolResult(status="partial_success", data={"a": 1}).data == {"a": 1}
 
 
-def test_unknown_status_is_refused() -> None:
+def test_unknown_status_is_rejected() -> None:
     assert "status" in refuses(MCPToolResult, SUCCESS | {"status": "done"})
     assert not jsonschema_rs.is_valid(MCPToolResult.model_json_schema(), {"status": "done"})
 
 
-def test_failure_without_an_error_is_refused() -> None:
+def test_failure_without_an_error_is_rejected() -> None:
     assert "error" in refuses(MCPToolResult, {"status": "failure"})
     assert "error" in refuses(MCPToolResult, FAILURE | {"error": None})
 
 
-def test_failure_with_data_is_refused() -> None:
+def test_failure_with_data_is_rejected() -> None:
     assert "data" in refuses(MCPToolResult, FAILURE | {"data": {}})
 
 
@@ -194,7 +194,7 @@ def test_details_are_an_object_a_text_or_nothing(details: Any) -> None:
     assert jsonschema_rs.is_valid(MCPErrorDetail.model_json_schema(), detail.model_dump())
 
 
-def test_other_details_are_refused() -> None:
+def test_other_details_are_rejected() -> None:
     refuses(MCPErrorDetail, {"error_type": "x", "error_message": "y", "error_details": [1]})
 
 

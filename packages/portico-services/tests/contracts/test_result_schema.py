@@ -175,7 +175,7 @@ def test_data_is_an_object(kind: Any) -> None:
         MCPToolResult[kind]
 
 
-async def test_data_that_does_not_fit_is_refused_by_call() -> None:
+async def test_data_that_does_not_fit_is_rejected_by_call() -> None:
     """A server that does not check itself."""
     entry = {"name": "t", "inputSchema": {"type": "object"}, "outputSchema": MCPToolResult[Model].model_json_schema()}
     tool = definitions.definition_from_tool(entry, "ai")

@@ -59,7 +59,7 @@ async def failing_batch(client: Client, *calls: dict[str, Any]) -> Any:
 # Specifications
 
 
-async def test_everything_is_there(server: Server) -> None:
+async def test_everything_is_present(server: Server) -> None:
     async with Client(server) as client:
         names = [tool.name for tool in await client.list_tools()]
         assert names[-len(OWN) :] == OWN
@@ -166,7 +166,7 @@ async def test_new_lock_has_no_drift(server: Server) -> None:
 
 
 @pytest.mark.parametrize("value", ["no such thing", "{", {"a": 1}, [{"a": 1}], {"lock": 9}])
-async def test_spec_diff_refuses_values_it_cannot_compare(server: Server, value: Any) -> None:
+async def test_spec_diff_rejects_values_it_cannot_compare(server: Server, value: Any) -> None:
     with pytest.raises(ToolError, match="cannot be compared"):
         await asked(server, "spec_diff", old=value)
 
@@ -277,7 +277,7 @@ async def test_batch_runs_in_parallel_up_to_the_limit() -> None:
     assert most == background_calls.MAX_PARALLEL_CALLS
 
 
-async def test_batch_of_batches_is_refused(server: Server) -> None:
+async def test_batch_of_batches_is_rejected(server: Server) -> None:
     inner = {"tool_name": "tools_batch", "arguments": {"calls": [{"tool_name": "count"}]}}
     async with Client(server) as client:
         [found] = await failing_batch(client, inner)
@@ -338,7 +338,7 @@ async def test_tool_that_asks_has_to_be_called_by_itself(server: Server) -> None
         assert (await client.call_tool("ask")).text == "True"
 
 
-async def test_progress_and_logs_of_a_batch_are_heard(server: Server) -> None:
+async def test_progress_and_logs_of_a_batch_are_received(server: Server) -> None:
     steps: list[Any] = []
     said: list[Any] = []
     async with Client(server, log_level="info", log_handler=lambda one: said.append(one.data)) as client:

@@ -119,7 +119,7 @@ async def test_server_that_is_started_again_over_http(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", [one for one in SUPPORTED_PROTOCOL_VERSIONS if one >= "2025-06-18"])
-async def test_promise_that_is_broken_stays_so(revision: str) -> None:
+async def test_broken_promise_stays_so(revision: str) -> None:
     lying = Server("up")
 
     @lying.tool

@@ -109,7 +109,7 @@ async def test_sessions_are_private_to_their_principal() -> None:
 
 @jail_only
 @pytest.mark.parametrize("name", ["", "a b", "../x", "x" * 65, "é", "a\n"])
-async def test_session_with_an_odd_name_is_refused(talk: Begin, name: str) -> None:
+async def test_session_with_an_odd_name_is_rejected(talk: Begin, name: str) -> None:
     live = await talk()
     result = await live.run("1", session=name)
     assert result.is_error
@@ -412,7 +412,7 @@ async def test_missing_sandbox_prevents_the_service_unless_disabled_explicitly(m
     assert LivePython(sandbox="wasm").mode == "in WebAssembly"
 
 
-def test_settings_that_make_no_sense_are_refused() -> None:
+def test_settings_that_make_no_sense_are_rejected() -> None:
     with pytest.raises(UsageError, match="sandbox: expected one of linux, wasm, none, got 'jail'"):
         LivePython(sandbox="jail")
     with pytest.raises(UsageError, match="64 MiB"):

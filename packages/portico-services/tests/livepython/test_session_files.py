@@ -63,7 +63,7 @@ async def test_method_is_changed_and_the_change_is_a_patch(kept: Begin) -> None:
     assert "was not changed in this session" in (await live.call("undo_change", className="A", selector="f")).text
 
 
-async def test_session_that_was_saved_is_restored_by_another_server(kept: Begin) -> None:
+async def test_saved_session_is_restored_by_another_server(kept: Begin) -> None:
     live = await kept()
     await live.run("import json\nclass A:\n    def f(self): return 1\na = [A()]; text = 'ö'; free = (x for x in a)")
     told = (await live.call("save_session", name="monday")).structured
@@ -131,7 +131,7 @@ async def test_saved_sessions_are_unpickled_only_in_the_sandbox(kept: Begin, tmp
     assert pid != os.getpid()
 
 
-async def test_damaged_session_file_is_refused(kept: Begin, tmp_path: Path) -> None:
+async def test_damaged_session_file_is_rejected(kept: Begin, tmp_path: Path) -> None:
     live = await kept()
     await live.run("x = 1")
     await live.call("save_session", name="a")

@@ -49,7 +49,7 @@ def test_history_in_a_table_says_what_was_there_before(shell: Shell) -> None:
     assert same["history"][0]["content"] == "We use PostgreSQL"
 
 
-def test_secret_is_refused_at_the_shell_too(shell: Shell) -> None:
+def test_secret_is_rejected_at_the_shell_too(shell: Shell) -> None:
     said = shell("capture", f"The key is {KEY}", fails=1)
     assert "Not stored" in said and KEY not in said
     (captured,) = shell("capture", f"The key is {KEY}", "--secrets", "redact")
@@ -239,7 +239,7 @@ def test_some_hooks_are_installed_for_a_project(shell: Shell, settings: Path) ->
     assert hooks == {"SessionStart": [{"hooks": [{"type": "command", "command": "portico memory hook session-start"}]}]}
 
 
-def test_settings_that_cannot_be_read_stay_as_they_are(shell: Shell, settings: Path) -> None:
+def test_settings_that_cannot_be_read_stay_unchanged(shell: Shell, settings: Path) -> None:
     settings.parent.mkdir(parents=True)
     for text in ("{", '{"hooks": []}', '{"hooks": {"SessionStart": {}}}'):
         settings.write_text(text)

@@ -73,7 +73,7 @@ async def test_batch_is_answered_as_one(connect: Connect, tmp_path: Path) -> Non
         (-32610, "sync", {}),
     ],
 )
-async def test_each_refusal_has_the_code_that_older_clients_know(
+async def test_each_rejection_has_the_code_that_older_clients_know(
     serving: Serving, tmp_path: Path, number: int, tool: str, arguments: dict[str, Any]
 ) -> None:
     folder = tmp_path / "plain"

@@ -47,7 +47,7 @@ async def test_other_names_are_understood_and_not_listed(serving: Serving) -> No
     assert (await call_tool(client, "subcog_list", filter="ns:decisions"))["count"] == 1
 
 
-async def test_misspelt_argument_is_refused(serving: Serving) -> None:
+async def test_misspelt_argument_is_rejected(serving: Serving) -> None:
     client = await serving()
     result = await client.call_tool("memory_capture", {**CAPTURE, "tag": ["x"]}, raise_on_error=False)
     assert result.is_error and "tag" in result.content[0].text
@@ -288,7 +288,7 @@ async def test_invalid_prompt_arguments_are_reported(serving: Serving, name: str
     assert refusal.value.code == -32602
 
 
-def test_settings_that_mean_nothing_are_refused() -> None:
+def test_settings_that_mean_nothing_are_rejected() -> None:
     for options in ({"tools": "some"}, {"secrets": "maybe"}, {"error_style": "none"}):
         with pytest.raises(UsageError):
             Memory(**options)  # type: ignore[arg-type]

@@ -205,7 +205,7 @@ async def tokens_of(client: Client, shown: Shown) -> tuple[str, str]:
     return user[1], address[1]
 
 
-async def test_refusal_repeats_the_requested_path(shown: Shown) -> None:
+async def test_rejection_repeats_the_requested_path(shown: Shown) -> None:
     async with Client(shown.server) as client:
         user, address = await tokens_of(client, shown)
         for tool in ("fs_stat", "fs_list", "fs_read", "fs_checksum"):
@@ -282,7 +282,7 @@ async def test_line_without_end_is_cut_in_the_same_places(shown: Shown, monkeypa
     path.unlink()
 
 
-async def test_page_with_more_names_than_can_be_hidden_is_refused(
+async def test_page_with_more_names_than_can_be_hidden_is_rejected(
     shown: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("portico_services.system.anonymizer.MAX_NAMES_PER_RESULT", 5)

@@ -156,7 +156,7 @@ def test_rotated_entries_are_not_repeated_when_the_log_is_lost(tmp_path: Path, l
     assert "truncated or replaced" in follower.problems[-1]
 
 
-def test_log_that_is_not_there_yet_can_be_followed(tmp_path: Path) -> None:
+def test_missing_log_yet_can_be_followed(tmp_path: Path) -> None:
     follower = Follower(tmp_path / "log")
     assert follower.told() == []
     add(tmp_path / "log", 1, 2)

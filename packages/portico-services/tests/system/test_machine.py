@@ -117,7 +117,7 @@ def older() -> str:
     return text
 
 
-def test_trail_of_an_earlier_version_goes_on_and_stays_verifiable(tmp_path: Path) -> None:
+def test_trail_of_an_earlier_version_continues_and_stays_verifiable(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     file.write_text(older())
     assert tampered_record(file) is None
@@ -132,7 +132,7 @@ def test_trail_of_an_earlier_version_goes_on_and_stays_verifiable(tmp_path: Path
     assert tampered_record(file) is not None
 
 
-def test_audit_file_that_is_full_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_audit_file_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_log, "MAX_FILE_BYTES", 1000)
     file = tmp_path / "audit.jsonl"
     trail = AuditLog(file)
@@ -155,7 +155,7 @@ def test_audit_file_that_is_full_is_put_aside(tmp_path: Path, monkeypatch: pytes
     assert all((tmp_path / name).read_bytes() == data for name, data in kept.items())
 
 
-def test_calls_that_are_refused_do_not_push_out_the_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejected_calls_do_not_push_out_the_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_log, "MAX_FILE_BYTES", 2000)
     file = tmp_path / "audit.jsonl"
     trail = AuditLog(file)
@@ -172,7 +172,7 @@ def test_calls_that_are_refused_do_not_push_out_the_evidence(tmp_path: Path, mon
     assert sum(part.stat().st_size for part in audit_log.log_files(file)) < 100_000
 
 
-def test_write_is_refused_without_audit_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_is_rejected_without_audit_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_log, "MAX_LOG_BYTES", 1000)
     service = System(
         allowed_paths=[tmp_path], data_dir=tmp_path / "data", platform_logs=False, file_index=False, privacy="off"
@@ -219,7 +219,7 @@ def test_program_that_hangs_is_stopped() -> None:
     assert list(subprocesses.run_lines(["sleep", "1000"], seconds=0.05)) == []
 
 
-def test_program_that_is_missing_is_named() -> None:
+def test_missing_program_is_named() -> None:
     with pytest.raises(MissingDependency, match="no-such-program"):
         next(subprocesses.run_lines(["no-such-program"]))
 

@@ -57,19 +57,19 @@ def test_relative_path_is_below_the_only_root(root: Path, way: str) -> None:
     assert text(AllowedPaths([root]), "folder/file.txt") == "inside"
 
 
-def test_relative_path_is_refused_where_there_are_two_roots(root: Path) -> None:
+def test_relative_path_is_rejected_where_there_are_two_roots(root: Path) -> None:
     with pytest.raises(PathNotAllowed, match="is relative"):
         AllowedPaths([root, root.parent]).open("folder/file.txt")
 
 
 @pytest.mark.parametrize("path", ["../outside.txt", "folder/../../outside.txt", "folder/..", ".."])
-def test_two_dots_are_refused(root: Path, way: str, path: str) -> None:
+def test_two_dots_are_rejected(root: Path, way: str, path: str) -> None:
     with pytest.raises(PathNotAllowed):
         AllowedPaths([root]).open(f"{root}/{path}")
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "x" * 5000])
-def test_invalid_path_is_refused(root: Path, path: str) -> None:
+def test_invalid_path_is_rejected(root: Path, path: str) -> None:
     with pytest.raises(SystemToolError, check=has_outcome("invalid")):
         AllowedPaths([root]).open(path)
 
@@ -83,13 +83,13 @@ def test_path_sharing_only_a_prefix_with_a_root_is_outside(root: Path, way: str)
 
 
 @pytest.mark.parametrize("target", ["../outside.txt", "/etc/passwd", "folder/../../outside.txt"])
-def test_link_that_leads_out_is_refused(root: Path, way: str, target: str) -> None:
+def test_link_that_leads_out_is_rejected(root: Path, way: str, target: str) -> None:
     (root / "link").symlink_to(target)
     with pytest.raises(PathNotAllowed):
         AllowedPaths([root]).open(str(root / "link"))
 
 
-def test_folder_that_is_a_link_out_is_refused(root: Path, way: str) -> None:
+def test_folder_that_is_a_link_out_is_rejected(root: Path, way: str) -> None:
     (root / "way").symlink_to("..")
     with pytest.raises((PathNotAllowed, NotFound)):
         AllowedPaths([root]).open(str(root / "way" / "outside.txt"))
@@ -100,7 +100,7 @@ def test_links_of_proc_lead_nowhere() -> None:
         AllowedPaths(["/proc"]).open("/proc/self/root/etc/passwd")
 
 
-def test_pipes_sockets_and_devices_are_refused_and_not_waited_for(root: Path, way: str) -> None:
+def test_pipes_sockets_and_devices_are_rejected_and_not_waited_for(root: Path, way: str) -> None:
     os.mkfifo(root / "pipe")
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(root / "socket"))
@@ -112,7 +112,7 @@ def test_pipes_sockets_and_devices_are_refused_and_not_waited_for(root: Path, wa
         AllowedPaths(["/dev"]).open("/dev/zero")
 
 
-def test_file_that_is_gone_is_absent(root: Path, way: str) -> None:
+def test_deleted_file_is_absent(root: Path, way: str) -> None:
     with pytest.raises(NotFound):
         AllowedPaths([root]).open(str(root / "nothing"))
     with pytest.raises(NotFound):

@@ -127,7 +127,7 @@ async def test_page_of_a_log(folder: Path) -> None:
         assert offset["entries"] == more["entries"]
 
 
-async def test_log_that_is_gone_is_still_listed(folder: Path) -> None:
+async def test_deleted_log_is_still_listed(folder: Path) -> None:
     (folder / "gone.evtx").touch()
     service = system(folder, logs={"gone": folder / "gone.evtx", "app": folder / "app.log"})
     async with serving(service) as client:
@@ -232,7 +232,7 @@ async def test_process_name_is_searchable_by_token(folder: Path) -> None:
         assert again["totalCount"] == 60
 
 
-async def test_binary_content_is_refused_while_anonymization_is_on(folder: Path) -> None:
+async def test_binary_content_is_rejected_while_anonymization_is_on(folder: Path) -> None:
     async with serving(system(folder)) as client:
         path = str(folder / "files" / "data.bin")
         assert "is not a text file" in await refused(client, "fs_read", path=path)
@@ -299,7 +299,7 @@ async def test_where_the_user_can_be_asked_writing_is_confirmed(folder: Path, an
 
 
 @pytest.mark.parametrize("level", [None, 7])
-def test_access_level_that_is_not_a_string_is_refused(folder: Path, level: Any) -> None:
+def test_access_level_that_is_not_a_string_is_rejected(folder: Path, level: Any) -> None:
     with pytest.raises(UsageError, match="access_levels"):
         system(folder, access_levels={"files": level})
 

@@ -49,7 +49,7 @@ async def test_failed_blocker_blocks_until_removed(items: WorkItemStore) -> None
     await check_counts(items)
 
 
-async def test_blocker_that_is_reopened_blocks_again(items: WorkItemStore) -> None:
+async def test_reopened_blocker_blocks_again(items: WorkItemStore) -> None:
     blocker = await create_item(items)
     waiting = await create_item(items, blocked_by=[blocker])
     await items.complete(blocker)
@@ -98,7 +98,7 @@ async def test_to_block_twice_is_to_block_once(items: WorkItemStore) -> None:
     await check_counts(items)
 
 
-async def test_unknown_ids_and_tasks_that_are_over_are_refused(items: WorkItemStore) -> None:
+async def test_unknown_ids_and_tasks_that_are_over_are_rejected(items: WorkItemStore) -> None:
     id, done = await create_item(items), await create_item(items)
     await items.complete(done)
     was = await read_all_rows(items)
@@ -150,7 +150,7 @@ CIRCLES: list[tuple[str, str, str, str, tuple[str, str]]] = [
 @pytest.mark.parametrize(
     ("parents", "blockers", "how", "line"), [row[1:] for row in CIRCLES], ids=[r[0] for r in CIRCLES]
 )
-async def test_circle_is_refused_and_changes_nothing(
+async def test_circle_is_rejected_and_changes_nothing(
     items: WorkItemStore, parents: str, blockers: str, how: str, line: tuple[str, str]
 ) -> None:
     tasks = {letter: await create_item(items, letter) for letter in "abcdef"}

@@ -341,7 +341,7 @@ async def test_unstorable_characters_are_replaced(items: WorkItemStore) -> None:
         WorkItemDraft(description="x", blocked_by=["'; drop table work_item"]),
     ],
 )
-async def test_invalid_draft_is_refused_and_changes_nothing(items: WorkItemStore, draft: WorkItemDraft) -> None:
+async def test_invalid_draft_is_rejected_and_changes_nothing(items: WorkItemStore, draft: WorkItemDraft) -> None:
     with pytest.raises((InvalidWorkItem, WorkItemNotFound)):
         await items.create(draft)
     assert await read_all_rows(items) == ([], [], 0)

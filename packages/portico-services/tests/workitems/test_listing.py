@@ -219,7 +219,7 @@ async def test_labels_are_set_added_removed_and_found(items: WorkItemStore) -> N
     assert fields == [[["backend", "urgent"], []], [["backend", "in-review"], ["backend", "urgent"]]]
 
 
-async def test_next_task_can_be_asked_for_by_labels(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_next_task_can_be_requested_by_labels(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
     await create_item(items, priority=1)
     docs = await create_item(items, labels=["docs"], priority=4)
     both = await create_item(items, labels=["docs", "api"], priority=5)

@@ -225,7 +225,7 @@ async def test_item_taken_by_a_cancelled_call_is_pending_again(
         ({"description": "  ", "ref": "third"}, "third: The description must not be empty"),
     ],
 )
-async def test_refused_batch_names_the_invalid_task(serving: Serving, wrong: Any, words: str) -> None:
+async def test_rejected_batch_names_the_invalid_task(serving: Serving, wrong: Any, words: str) -> None:
     client = await serving()
     plan = [{"description": "First", "ref": "first"}, {"description": "Second", "parent_id": "first"}, wrong]
     with pytest.raises(ToolError, match=words):

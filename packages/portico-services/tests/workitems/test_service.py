@@ -109,7 +109,7 @@ async def test_other_names_are_understood_and_not_listed(serving: Serving) -> No
         ("delete_task", {"id": "x", "children": "eat"}),
     ],
 )
-async def test_wrong_arguments_are_refused(serving: Serving, tool: str, arguments: dict[str, Any]) -> None:
+async def test_wrong_arguments_are_rejected(serving: Serving, tool: str, arguments: dict[str, Any]) -> None:
     client = await serving()
     result = await client.call_tool(tool, arguments, raise_on_error=False)
     assert result.is_error
@@ -204,7 +204,7 @@ async def test_deletion_is_shown_before_it_happens(serving: Serving) -> None:
     assert [one["change"] for one in history["changes"]] == ["deleted", "created"]
 
 
-async def test_refusals_name_the_allowed_values(serving: Serving) -> None:
+async def test_rejections_name_the_allowed_values(serving: Serving) -> None:
     client = await serving()
     id = await make(client)
     await call_tool(client, "complete_task", id=id)

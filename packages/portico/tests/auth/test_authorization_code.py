@@ -160,13 +160,13 @@ def test_redirects_are_decoded_once() -> None:
         parse_redirect("&".join(f"p{n}=1" for n in range(65)))
 
 
-def test_parameter_that_comes_twice_is_refused() -> None:
+def test_parameter_that_comes_twice_is_rejected() -> None:
     with pytest.raises(InvalidRedirect):
         parse_redirect("http://localhost/cb?code=a&code=b")
 
 
 @pytest.mark.requirement("auth.refresh")
-def test_offline_access_is_asked_for_where_it_is_to_be_had(make: Any) -> None:
+def test_offline_access_is_requested_where_it_is_to_be_had(make: Any) -> None:
     def visit(scopes_of_issuer: Any, scopes_of_server: Any, **options: Any) -> dict[str, str]:
         issuer = make.Issuer(scopes_supported=scopes_of_issuer)
         world = make.World(make.Server(scopes_supported=scopes_of_server), issuer)
@@ -216,7 +216,7 @@ def test_lifetimes_come_in_many_ways(world: Any, issuer: Any, lifetime: Any, lef
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_server_that_is_not_well_is_not_a_refusal(world: Any, issuer: Any, make: Any, status: int) -> None:
+def test_server_that_is_not_well_is_not_a_rejection(world: Any, issuer: Any, make: Any, status: int) -> None:
     issuer._token = lambda asked: make.reply(None, status)
     with pytest.raises(AuthorizationError, match="later") as caught:
         world.call(world.oauth())

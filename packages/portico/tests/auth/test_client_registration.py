@@ -67,7 +67,7 @@ def test_method_that_we_cannot_do_says_which_we_can() -> None:
         authenticate_client(client, metadata(), 0)
 
 
-def test_secret_that_is_missing_is_missed() -> None:
+def test_missing_secret_is_missed() -> None:
     client = ClientRegistration(client_id="a", token_endpoint_auth_method="client_secret_basic")
     with pytest.raises(RegistrationError, match="no secret"):
         authenticate_client(client, metadata(), 0)
@@ -175,7 +175,7 @@ def test_error_without_hints_names_a_remedy(make: Any, server: Any) -> None:
 
 
 @pytest.mark.requirement("auth.registration-error")
-def test_refused_registration_tells_why(world: Any, issuer: Any) -> None:
+def test_rejected_registration_tells_why(world: Any, issuer: Any) -> None:
     issuer.registered = {"error": "invalid_redirect_uri", "error_description": "no loopback\x1b[31m here"}
     with pytest.raises(RegistrationError, match="invalid_redirect_uri") as caught:
         world.call(world.oauth())
@@ -209,7 +209,7 @@ def test_registration_for_another_redirect_or_an_old_one_is_not(world: Any, issu
     assert len(issuer.registrations) == 3
 
 
-def test_registration_that_was_forgotten_over_there_is_forgotten_here(world: Any, issuer: Any) -> None:
+def test_forgotten_registration_over_there_is_forgotten_here(world: Any, issuer: Any) -> None:
     credentials = TokenStorage()
     issuer.refuse = {"error": "invalid_client"}
     with pytest.raises(GrantDenied):
@@ -267,7 +267,7 @@ def test_client_metadata_url_is_https_with_a_path(make: Any, url: str) -> None:
 
 @pytest.mark.requirement("auth.redirect-uris")
 @pytest.mark.parametrize("uri", ["http://app.example/cb", "javascript:x", "https://a.example/#x", "myapp:/cb"])
-def test_redirect_uris_that_others_could_catch_are_refused(uri: str) -> None:
+def test_redirect_uris_that_others_could_catch_are_rejected(uri: str) -> None:
     with pytest.raises(UsageError):
         check_redirect_uri(uri)
 

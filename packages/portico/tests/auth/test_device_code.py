@@ -144,7 +144,7 @@ def test_interval_of_the_server_is_bounded(interval: Any, wait: float) -> None:
         ({"verification_uri_complete": "https://x.example/\u202e"}, "cannot be displayed"),
     ],
 )
-def test_unusable_response_is_refused(change: dict[str, Any], message: str) -> None:
+def test_unusable_response_is_rejected(change: dict[str, Any], message: str) -> None:
     with pytest.raises(AuthorizationError, match=message):
         Server([], {**CODES, **change}).login(GRANT)
 

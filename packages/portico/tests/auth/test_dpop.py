@@ -127,7 +127,7 @@ def test_where_it_cannot_be_had_nothing_weaker_is_taken(bound: Any) -> None:
     assert not bound.visited
 
 
-def test_bearer_token_for_a_proof_is_refused(bound: Any, make: Any) -> None:
+def test_bearer_token_for_a_proof_is_rejected(bound: Any, make: Any) -> None:
     (issuer,) = bound.issuers
     issuer._token = lambda asked: make.reply({"access_token": "x", "token_type": "Bearer"})
     with pytest.raises(AuthorizationError, match="DPoP"):

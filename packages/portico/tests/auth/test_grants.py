@@ -157,7 +157,7 @@ def test_workload_presents_its_platform_token(world: Any, issuer: Any, server: A
 
 
 @pytest.mark.parametrize("error", ["invalid_grant", "invalid_scope", "unauthorized_client"])
-def test_refused_workload_does_not_try_again(world: Any, issuer: Any, error: str) -> None:
+def test_rejected_workload_does_not_try_again(world: Any, issuer: Any, error: str) -> None:
     issuer.refuse = {"error": error}
     oauth = world.oauth(WorkloadIdentity("jwt"))
     for _ in range(3):

@@ -93,7 +93,7 @@ def test_server_in_trouble_is_not_guessed_at(make: Any, issuer: Any) -> None:
 
 
 @pytest.mark.requirement("auth.resource-matches")
-def test_metadata_about_another_server_is_refused_before_anything_else(make: Any, issuer: Any) -> None:
+def test_metadata_about_another_server_is_rejected_before_anything_else(make: Any, issuer: Any) -> None:
     world = make.World(make.Server(resource="https://evil.example/mcp"), issuer)
     with pytest.raises(ResourceMismatch, match=r"evil\.example"):
         find(world)
@@ -139,13 +139,13 @@ def test_trailing_slash_is_ignored_if_configured(make: Any, server: Any) -> None
 
 
 @pytest.mark.requirement("auth.several-servers")
-def test_of_several_issuers_the_first_that_works_is_taken(make: Any) -> None:
+def test_with_several_issuers_the_first_that_works_is_taken(make: Any) -> None:
     gone, here = "https://gone.example", "https://auth.example"
     world = make.World(make.Server(authorization_servers=[gone, here]), make.Issuer())
     assert find(world).server.issuer == here
 
 
-def test_of_several_issuers_the_known_one_is_asked_first(make: Any) -> None:
+def test_with_several_issuers_the_known_one_is_asked_first(make: Any) -> None:
     one, other = make.Issuer("https://one.example"), make.Issuer("https://other.example")
     world = make.World(make.Server(authorization_servers=[one.issuer, other.issuer]), one, other)
     found = world.hold(discover(MetadataDiscovery(SERVER), AuthChallenge(), preferred_issuer=other.issuer))
@@ -154,7 +154,7 @@ def test_of_several_issuers_the_known_one_is_asked_first(make: Any) -> None:
 
 @pytest.mark.requirement("auth.endpoints-https")
 @pytest.mark.parametrize("name", ["token_endpoint", "authorization_endpoint", "registration_endpoint"])
-def test_endpoints_in_the_clear_are_refused(make: Any, server: Any, name: str) -> None:
+def test_endpoints_in_the_clear_are_rejected(make: Any, server: Any, name: str) -> None:
     world = make.World(server, make.Issuer(**{name: "http://auth.example/x"}))
     with pytest.raises(UnsafeUrl):
         find(world)

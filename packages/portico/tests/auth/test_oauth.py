@@ -138,7 +138,7 @@ def test_refresh_that_fails_for_other_reasons_forgets_nothing(world: Any, issuer
     assert oauth.token.refresh_token == "refresh-1"
 
 
-def test_token_refused_before_its_time_is_refreshed_then_replaced(world: Any, issuer: Any, server: Any) -> None:
+def test_token_rejected_before_its_time_is_refreshed_then_replaced(world: Any, issuer: Any, server: Any) -> None:
     issuer.refresh_tokens = True
     oauth = world.oauth()
     world.call(oauth)
@@ -149,7 +149,7 @@ def test_token_refused_before_its_time_is_refreshed_then_replaced(world: Any, is
 
 
 @pytest.mark.requirement("auth.error-codes")
-def test_token_refused_when_it_is_new_is_the_end(world: Any, issuer: Any, server: Any) -> None:
+def test_token_rejected_when_it_is_new_is_the_end(world: Any, issuer: Any, server: Any) -> None:
     server.accepts = lambda token, operation: False
     with pytest.raises(TokenRejected, match="audience"):
         world.call(world.oauth())

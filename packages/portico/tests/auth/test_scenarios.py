@@ -208,7 +208,7 @@ def test_iss_accepted(mock: Any, advertised: Any, iss: str | None) -> None:
     [(True, None), (True, "https://evil.example.com"), (None, "https://evil.example.com"), (True, f"{AUTH}/")],
     ids=["iss-supported-missing", "iss-wrong-issuer", "iss-unexpected", "iss-normalized"],
 )
-def test_iss_refused(mock: Any, advertised: Any, iss: str | None) -> None:
+def test_iss_rejected(mock: Any, advertised: Any, iss: str | None) -> None:
     world = mock(metadata={"authorization_response_iss_parameter_supported": advertised})
     (issuer,) = world.issuers
     issuer.iss = iss

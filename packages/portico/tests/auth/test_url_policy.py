@@ -47,7 +47,7 @@ def test_https_and_this_machine_are_fine(url: str) -> None:
         "",
     ],
 )
-def test_anything_else_is_refused(url: str) -> None:
+def test_anything_else_is_rejected(url: str) -> None:
     with pytest.raises(UnsafeUrl):
         check_url(url)
 
@@ -131,7 +131,7 @@ def test_http_is_not_for_a_localhost_that_is_elsewhere() -> None:
         check_addresses("http://localhost:9000/token", ["93.184.216.34"], ["127.0.0.1"])
 
 
-def test_name_without_an_address_is_refused() -> None:
+def test_name_without_an_address_is_rejected() -> None:
     with pytest.raises(UnsafeUrl):
         check_addresses("https://auth.example/", [], ["93.184.216.34"])
 

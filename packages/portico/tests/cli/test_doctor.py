@@ -187,7 +187,7 @@ def refusing() -> Iterator[Callable[[int, str], str]]:
 
 
 @pytest.mark.parametrize("status", [403, 404, 502])
-def test_refusal_is_an_error_with_the_reason_of_the_server(examine: Any, refusing: Any, status: int) -> None:
+def test_rejection_is_an_error_with_the_reason_of_the_server(examine: Any, refusing: Any, status: int) -> None:
     code, found = examine(refusing(status, "Host 'a.test' is not allowed here"))
     assert code == 1
     for about in ("target", "login, server"):
@@ -209,7 +209,7 @@ def test_invalid_url_is_a_finding(examine: Any, url: str) -> None:
     assert code == 1 and found["target"]["level"] == found["login, server"]["level"] == "error"
 
 
-def test_token_that_was_refused_is_not_taken_for_none(examine: Any, locked: str) -> None:
+def test_rejected_token_is_not_taken_for_none(examine: Any, locked: str) -> None:
     assert "requires authentication" in examine(locked)[1]["target"]["text"]
     found = examine(locked, "--token", "for-another")[1]
     assert "rejected the token" in found["target"]["text"]
@@ -259,7 +259,7 @@ def test_link_of_a_login_that_is_broken_is_named(examine: Any, locked: str) -> N
     assert "/gone" in found["login, issuer"]["text"]
 
 
-def test_people_see_a_table(portico: Run, tmp_path: Path) -> None:
+def test_users_see_a_table(portico: Run, tmp_path: Path) -> None:
     done = portico("doctor", "--format", "table", cwd=tmp_path, PORTICO_DATA=str(tmp_path), HOME=str(tmp_path))
     assert "✓" in done.stdout and "python" in done.stdout
 

@@ -185,7 +185,7 @@ def test_name_that_is_not_listed_can_be_called_with_json(portico: Portico) -> No
     ],
 )
 @pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
-def test_people_get_texts_and_data_once(portico: Portico, tool: str, printed: str, revision: str) -> None:
+def test_users_get_texts_and_data_once(portico: Portico, tool: str, printed: str, revision: str) -> None:
     done = portico("call", "examples/results.py", tool, "--format", "table", "--protocol-version", revision)
     assert (done.returncode, done.stdout) == (0, printed)
 
@@ -413,7 +413,7 @@ def _page_handler(page: str) -> type[http.server.BaseHTTPRequestHandler]:
     return Page
 
 
-def test_refused_token_is_reported_with_the_options_of_the_command(portico: Portico, gate: Any) -> None:
+def test_rejected_token_is_reported_with_the_options_of_the_command(portico: Portico, gate: Any) -> None:
     url = f"http://127.0.0.1:{gate.server_port}/mcp"
     assert "Pass --token, set PORTICO_CLIENT_TOKEN, or run `portico login`." in portico("list", url).stderr
     typed = portico("list", url, "--token", "x").stderr

@@ -49,7 +49,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_nothing_is_written_unless_it_is_asked_for(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_written_unless_it_is_requested(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["install", "cursor"])
     said = capsys.readouterr().out
     assert '+    "portico": {' in said and "--write" in said
@@ -124,7 +124,7 @@ def test_second_time_changes_nothing(home: Path, capsys: pytest.CaptureFixture[s
         ('{"a": 1 /* }', "expecting ',' delimiter"),
     ],
 )
-def test_file_that_cannot_be_read_stays_as_it_is(
+def test_file_that_cannot_be_read_stays_unchanged(
     home: Path, capsys: pytest.CaptureFixture[str], text: str, says: str
 ) -> None:
     path = write(home / CURSOR, text)
@@ -137,7 +137,7 @@ def test_file_that_cannot_be_read_stays_as_it_is(
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_bytes_that_are_no_text_stay_as_they_are(home: Path) -> None:
+def test_bytes_that_are_no_text_stay_unchanged(home: Path) -> None:
     path = home / CURSOR
     path.parent.mkdir()
     path.write_bytes(b'{"a": "\xff"}')
@@ -357,7 +357,7 @@ def test_codex_has_members_for_headers(home: Path) -> None:
 @pytest.mark.parametrize(
     "words", [["--env", "A=1", "--", URL], ["--", URL, "--read-only"], ["--header", "A: b"], ["--token-env", "T"]]
 )
-def test_options_that_do_not_fit_the_target_are_refused(home: Path, words: list[str]) -> None:
+def test_options_that_do_not_fit_the_target_are_rejected(home: Path, words: list[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["install", "cursor", *words])
     assert left.value.code == 2

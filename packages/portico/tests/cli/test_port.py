@@ -74,7 +74,7 @@ def test_names_are_resolved_in_the_session(before: str, after: str) -> None:
     assert left(before) == []
 
 
-def test_every_counterpart_is_there() -> None:
+def test_every_counterpart_is_present() -> None:
     for one in all_replacements():
         assert getattr(import_module(one.module), one.name) is not None
 

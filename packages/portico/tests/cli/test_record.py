@@ -214,7 +214,7 @@ def test_invalid_recordings_raise_usage_error(text: str, complaint: str, tmp_pat
         ReplayHandler.load(tmp_path / "x.jsonl")
 
 
-def test_target_that_is_not_there_and_a_file_that_cannot_be_written(
+def test_missing_target_and_a_file_that_cannot_be_written(
     portico: Callable[..., Any], shop: Path, tmp_path: Path
 ) -> None:
     failed = portico("record", "-o", tmp_path / "t.jsonl", "--", tmp_path / "nothing")

@@ -111,7 +111,7 @@ async def test_only_server_needs_no_name(spawn: Spawn, tmp_path: Path) -> None:
     assert await name_of(await spawn("serve", "one.py", cwd=tmp_path)) == "only"
 
 
-async def test_of_several_the_one_called_server_is_served(spawn: Spawn, tmp_path: Path) -> None:
+async def test_with_several_the_one_called_server_is_served(spawn: Spawn, tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(SERVER.format(name="main") + '\nother = Server("other")\n')
     assert await name_of(await spawn("serve", "one.py", cwd=tmp_path)) == "main"
 
@@ -153,14 +153,14 @@ async def test_file_may_have_the_name_of_a_module_of_python(spawn: Spawn, tmp_pa
 
 
 @pytest.mark.parametrize("target", ["missing.py", "missing.py:server", "no/such/file.py"])
-def test_file_that_is_not_there(refused: Refused, tmp_path: Path, target: str) -> None:
+def test_missing_file(refused: Refused, tmp_path: Path, target: str) -> None:
     line = refused("serve", target, cwd=tmp_path)
     assert "file not found" in line
     assert target.partition(":")[0] in line
 
 
 @pytest.mark.parametrize("target", ["missing", "missing:server", "missing.deep:server"])
-def test_module_that_is_not_there(refused: Refused, tmp_path: Path, target: str) -> None:
+def test_missing_module(refused: Refused, tmp_path: Path, target: str) -> None:
     line = refused("serve", target, cwd=tmp_path)
     assert "module '" in line
     assert "'missing" in line
@@ -294,7 +294,7 @@ def test_log_levels_of_other_programs_are_understood(run: Run, tmp_path: Path, l
     assert "not a level" not in done.stderr
 
 
-def test_unknown_log_level_on_the_command_line_is_refused(refused: Refused, tmp_path: Path) -> None:
+def test_unknown_log_level_on_the_command_line_is_rejected(refused: Refused, tmp_path: Path) -> None:
     assert "--log-level must be one of debug, info, warning, error, critical, got 'loud'" in refused(
         "serve", "--log-level", "loud", cwd=tmp_path
     )
@@ -428,7 +428,7 @@ def test_invalid_target_error_explains_targets(run: Run, tmp_path: Path, target:
 
 
 @pytest.mark.parametrize("name", ["plain.txt", "./plain.txt", "two words.txt", "image.png"])
-def test_file_of_another_kind_is_not_a_server(refused: Refused, tmp_path: Path, name: str) -> None:
+def test_file_of_another_type_is_not_a_server(refused: Refused, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"\x89PNG\r\n\x1a\n")
     assert f"{name!r} is not a Python file: expected path/to/file.py[:object]" in refused("serve", name, cwd=tmp_path)
 
@@ -472,7 +472,9 @@ def test_services_are_added_to_a_server_of_ones_own(run: Run, tmp_path: Path) ->
         (["own.py", "--sse"], "--sse requires --transport http"),
     ],
 )
-def test_option_that_would_be_ignored_is_refused(refused: Refused, tmp_path: Path, words: list[str], said: str) -> None:
+def test_option_that_would_be_ignored_is_rejected(
+    refused: Refused, tmp_path: Path, words: list[str], said: str
+) -> None:
     (tmp_path / "own.py").write_text(SERVER.format(name="mine"))
     (tmp_path / "mcp.json").write_text('{"mcpServers": {}}')
     assert said in refused("serve", *words, cwd=tmp_path)
@@ -500,7 +502,7 @@ def test_fastmcp_json_is_served_as_it_is_deployed(run: Run, refused: Refused, tm
         assert run("serve", "fastmcp.json", "--transport", "stdio", cwd=tmp_path).returncode == 0
 
 
-def test_unknown_members_of_a_deployment_are_refused(refused: Refused, tmp_path: Path) -> None:
+def test_unknown_members_of_a_deployment_are_rejected(refused: Refused, tmp_path: Path) -> None:
     fastmcp_json(tmp_path, {"prot": 8080})
     assert "prot: unknown key (did you mean 'port'?)" in refused("serve", "fastmcp.json", cwd=tmp_path)
 
@@ -540,7 +542,7 @@ def test_only_required_arguments_are_reported_as_missing(run: Run, tmp_path: Pat
     assert "are required: ACTION\n" in run("hub", cwd=tmp_path).stderr
 
 
-def test_private_key_without_a_certificate_is_refused(refused: Refused, tmp_path: Path) -> None:
+def test_private_key_without_a_certificate_is_rejected(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(SERVER.format(name="mine"))
     line = refused("serve", "own.py", "--port", "0", "--ssl-keyfile", "key.pem", cwd=tmp_path)
     assert "ssl_keyfile requires ssl_certfile" in line
@@ -553,7 +555,7 @@ def test_misspelled_service_gets_a_suggestion(refused: Refused, tmp_path: Path) 
     assert line == "portico: unknown service 'memry' (did you mean 'memory'?)"
 
 
-def test_profile_of_the_services_is_refused_for_another_server(refused: Refused, tmp_path: Path) -> None:
+def test_profile_of_the_services_is_rejected_for_another_server(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(SERVER.format(name="mine"))
     assert "remove TARGET" in refused("serve", "own.py", "--profile", "subcog", cwd=tmp_path)
 

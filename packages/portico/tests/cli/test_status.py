@@ -31,7 +31,7 @@ def said(done: Any, status: int) -> str:
 # 1: the server refuses
 
 
-def test_tool_that_refuses(portico: Portico) -> None:
+def test_tool_that_rejects(portico: Portico) -> None:
     done = portico("call", "examples/everything.py", "test_error_handling")
     assert json.loads(done.stdout)["isError"] is True
     assert "test_error_handling failed: This tool intentionally returns an error" in said(done, 1)
@@ -140,7 +140,7 @@ def test_line_that_cannot_be_read_is_met_with_the_usage(portico: Portico, words:
         (".", "cannot start '.': it is a directory; name a file, a command or a URL"),
     ],
 )
-def test_server_that_is_not_there(portico: Portico, target: str, sentence: str) -> None:
+def test_missing_server(portico: Portico, target: str, sentence: str) -> None:
     assert sentence in said(portico("list", "tools", target), 3)
 
 

@@ -131,7 +131,7 @@ def test_every_text_arrives_as_it_was_typed(text: str) -> None:
 
 @settings(deadline=None)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner)))
-def test_json_arrives_as_it_is(value: Any) -> None:
+def test_json_arrives_unchanged(value: Any) -> None:
     assert typed("city=x", f"anything:={json.dumps(value)}")["anything"] == value
 
 
@@ -166,7 +166,7 @@ def test_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     assert "Is a directory" in refused(f"city=@{tmp_path}")
 
 
-def test_words_go_on_top_of_json() -> None:
+def test_words_continue_top_of_json() -> None:
     assert typed("days=4", "place.street=b", whole='{"city": "a", "days": 2, "place": {"street": "a"}}') == {
         "city": "a",
         "days": 4,
@@ -254,7 +254,7 @@ def test_all_mistakes_are_reported_at_once() -> None:
         ("{}", "Missing argument 'city'"),
     ],
 )
-def test_json_that_does_not_fit_is_refused(text: str, sentence: str) -> None:
+def test_json_that_does_not_fit_is_rejected(text: str, sentence: str) -> None:
     assert sentence in refused(whole=text)
 
 
@@ -264,7 +264,7 @@ def test_property_may_be_forbidden_however_it_is_said() -> None:
     assert "Unknown argument 'b'" in refused(whole='{"b": 1}', schema=closed)
 
 
-def test_of_several_ways_the_nearest_is_explained() -> None:
+def test_with_several_ways_the_nearest_is_explained() -> None:
     either = {
         "type": "object",
         "properties": {"number": {"type": "integer"}, "email": {"type": "string"}},

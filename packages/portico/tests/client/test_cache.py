@@ -350,7 +350,7 @@ async def test_list_is_fetched_again_if_a_kept_page_leads_nowhere(kind: str) -> 
 
 
 @pytest.mark.requirement("mrtr.client-once")
-async def test_resource_that_asks_first_is_asked_for_once_in_each_round() -> None:
+async def test_resource_that_asks_first_is_requested_once_in_each_round() -> None:
     """2026-07-28, basic/patterns: the state of the first result goes back as it came, and nothing is asked twice."""
     seen: list[Any] = []
 

@@ -98,7 +98,7 @@ async def test_completions_cannot_be_declared_in_2024_11_05(serve: Serve) -> Non
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_mounted_server_is_not_asked_for_more_either(serve: Serve, revision: str) -> None:
+async def test_mounted_server_is_not_requested_more_either(serve: Serve, revision: str) -> None:
     there = await serve(endpoint(revision, {"tools": {}}))
     server = Server("outer")
     server.mount(Client(there.url, protocol_version=revision), namespace="inner")
@@ -143,7 +143,7 @@ def tasking(support: str | None, capabilities: dict[str, Any], revision: str = V
         ("optional", {"tools": {}, "tasks": {"list": {}}}, False),
     ],
 )
-async def test_task_is_asked_for_where_server_and_tool_have_them(
+async def test_task_is_requested_where_server_and_tool_have_them(
     serve: Serve, support: str | None, capabilities: dict[str, Any], as_task: bool
 ) -> None:
     there = await serve(tasking(support, capabilities))

@@ -122,7 +122,7 @@ async def test_client_that_is_not_open_says_so() -> None:
 
 
 @pytest.mark.parametrize("call", ["list_tools", "ping"])
-async def test_client_that_was_closed_says_so(call: str) -> None:
+async def test_closed_client_says_so(call: str) -> None:
     client = Client(weather())
     async with client:
         pass
@@ -239,7 +239,7 @@ async def test_tool_is_called(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_refusal_is_raised_or_returned(revision: str) -> None:
+async def test_rejection_is_raised_or_returned(revision: str) -> None:
     async with Client(weather(), protocol_version=revision) as client:
         with pytest.raises(ToolError, match=r"No forecast on Sundays\.") as refused:
             await client.call_tool("fail")
@@ -258,7 +258,7 @@ async def test_error_of_the_protocol_is_always_raised(revision: str) -> None:
     assert raised.value.data["suggestions"] == ["forecast"]
 
 
-async def test_object_that_looks_wrapped_and_is_not_is_left_as_it_is() -> None:
+async def test_object_that_looks_wrapped_and_is_not_is_left_unchanged() -> None:
     """2026-07-28 wraps nothing, so there is nothing to unwrap."""
     server = Server("s")
 
@@ -414,7 +414,7 @@ async def test_call_that_is_given_up_is_stopped_on_the_other_side(revision: str,
 
 @pytest.mark.requirement("progress.token-unique")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_progress_goes_to_the_call_that_asked_for_it(revision: str) -> None:
+async def test_progress_goes_to_the_call_that_requested_it(revision: str) -> None:
     mine: list[Any] = []
     everybodys: list[Any] = []
     async with Client(
@@ -428,7 +428,7 @@ async def test_progress_goes_to_the_call_that_asked_for_it(revision: str) -> Non
 
 @pytest.mark.parametrize("level, levels", [("debug", ["debug", "warning"]), ("warning", ["warning"]), ("alert", [])])
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_log_messages_are_heard_from_a_level_on(revision: str, level: Any, levels: list[str]) -> None:
+async def test_log_messages_are_received_from_a_level_on(revision: str, level: Any, levels: list[str]) -> None:
     heard: list[notifications.LogMessageParams] = []
     async with Client(weather(), protocol_version=revision, log_handler=heard.append, log_level=level) as client:
         await client.call_tool("work")

@@ -133,7 +133,7 @@ async def test_server_that_never_answers_is_a_timeout_error() -> None:
     assert isinstance(raised.value, portico.errors.RequestTimeout)
 
 
-async def test_server_that_is_not_there_is_a_connection_error() -> None:
+async def test_missing_server_is_a_connection_error() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/mcp"

@@ -459,7 +459,7 @@ async def test_iterator_does_not_turn_in_circles_either(habit: str) -> None:
 
 
 @pytest.mark.broken_frames("a hostile server, which says no more than it has to")
-async def test_iterator_goes_on_as_long_as_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_iterator_continues_as_long_as_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pagination, "MAX_PAGES", 5)
     monkeypatch.setattr(pagination, "MAX_ITEMS", 5)
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(handler_of(endless("small pages"))) as client:

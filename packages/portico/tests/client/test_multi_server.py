@@ -226,7 +226,7 @@ async def test_tool_that_runs_as_a_task(script: Path) -> None:
     "revision, inner",
     [(FIRST_MODERN_VERSION, V2025_11_25), (V2025_11_25, FIRST_MODERN_VERSION), (V2025_11_25, V2025_11_25)],
 )
-async def test_tool_that_runs_only_as_a_task_is_refused_with_a_remedy(
+async def test_tool_that_runs_only_as_a_task_is_rejected_with_a_remedy(
     script: Path, revision: ProtocolVersion, inner: ProtocolVersion
 ) -> None:
     async with (
@@ -634,7 +634,7 @@ def test_entries() -> None:
         ({"": DEAD}, "1 to 64 characters"),
     ],
 )
-def test_invalid_entry_is_refused(servers: dict[str, Any], complaint: str, tmp_path: Path) -> None:
+def test_invalid_entry_is_rejected(servers: dict[str, Any], complaint: str, tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps(configuration(**servers, other=DEAD)))
     with pytest.raises(UsageError, match=complaint) as raised:
@@ -667,7 +667,7 @@ async def test_gateway_file_is_a_target(script: Path, tmp_path: Path, name: str)
         assert "cannot start" in client.missing_servers["dead"]
 
 
-async def test_gateway_file_without_the_gateway_is_refused(
+async def test_gateway_file_without_the_gateway_is_rejected(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = gateway_file(tmp_path, script, "gateway.toml")

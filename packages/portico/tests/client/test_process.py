@@ -69,7 +69,7 @@ async def test_modern_error_is_no_reason_to_try_the_old_way() -> None:
     assert raised.value.code == -32021
 
 
-async def test_command_that_is_not_there_is_said_to_be_so() -> None:
+async def test_missing_command_is_said_to_be_so() -> None:
     with pytest.raises(ConnectError, match="no-such-program"):
         async with Client(["no-such-program"]):
             pass
@@ -118,7 +118,7 @@ async def test_nothing_is_left_behind(tmp_path: Path) -> None:
         await until(lambda: not alive(server) and not alive(child))
 
 
-async def test_client_that_is_killed_takes_its_servers_with_it(tmp_path: Path) -> None:
+async def test_killed_client_takes_its_servers_with_it(tmp_path: Path) -> None:
     """Also those that do not notice, and their own children: there is nobody left to end them but the watchdog."""
     pids = tmp_path / "pids"
     deaf = (

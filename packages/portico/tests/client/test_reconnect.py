@@ -375,7 +375,7 @@ async def test_closing_while_it_is_started_again_leaves_nothing(book: Book, era:
     await wait_until(lambda: not any(is_running(pid) for pid in book.starts))
 
 
-async def test_opening_that_is_cancelled_leaves_nothing(book: Book) -> None:
+async def test_cancelled_opening_leaves_nothing(book: Book) -> None:
     async with asyncio.timeout(TIMEOUT_SECONDS * 3):
         for turns in (0, 1, 2, 3, 5, 8, 13, 21, 50):
             client = Client(book.command("modern"))
@@ -388,7 +388,7 @@ async def test_opening_that_is_cancelled_leaves_nothing(book: Book) -> None:
     await wait_until(lambda: not any(is_running(pid) for pid in book.starts))
 
 
-async def test_client_that_is_open_is_not_opened_again(book: Book) -> None:
+async def test_open_client_is_not_opened_again(book: Book) -> None:
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command("modern")) as client:
         with pytest.raises(UsageError, match="already open"):
             await client.connect()
@@ -462,7 +462,7 @@ REVISIONS = pytest.mark.parametrize("revision", [MODERN, NEWEST_HANDSHAKE])
 
 
 @REVISIONS
-async def test_server_that_was_restarted_is_spoken_to_again(revision: str) -> None:
+async def test_restarted_server_is_spoken_to_again(revision: str) -> None:
     server, calls = counting()
     async with asyncio.timeout(TIMEOUT_SECONDS):
         async with listening(server) as port:
@@ -600,7 +600,7 @@ def forgotten(peer: Peer, request: Request, status: int, code: int | None) -> No
     ids=["404", "404 -32001", "404 -32600", "400 -32000", "400 -32600", "400"],
 )
 @pytest.mark.parametrize("method", ["tools/list", "tools/call"])
-async def test_session_that_is_lost_is_begun_again(serve: Serve, status: int, code: int | None, method: str) -> None:
+async def test_lost_session_is_begun_again(serve: Serve, status: int, code: int | None, method: str) -> None:
     there = await serve(Endpoint(modern=False))
 
     def rule(peer: Peer, request: Request) -> None:
@@ -630,9 +630,7 @@ async def test_error_about_sessions_is_no_lost_session(serve: Serve) -> None:
     assert len(there.requests_for("initialize")) == 1
 
 
-async def test_session_that_is_lost_each_time_is_not_begun_without_end(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lost_session_each_time_is_not_begun_without_end(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upstreams, "INITIAL_BACKOFF_SECONDS", 0.001)
     there = await serve(Endpoint(modern=False))
     there.rules["tools/list"] = lambda peer, request: peer.answer(404)
@@ -665,7 +663,7 @@ async def test_session_may_be_lost_on_the_other_stream(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-async def test_server_that_is_busy_is_asked_again_where_that_does_no_harm(
+async def test_busy_server_is_asked_again_where_that_does_no_harm(
     serve: Serve, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upstreams, "INITIAL_BACKOFF_SECONDS", 0.001)

@@ -127,7 +127,7 @@ async def test_file_is_named_as_instructions_name_it_or_by_its_uri(shelf: Shelf,
         assert await read_skill_file(client, skill, path) == FORM
 
 
-async def test_server_that_declares_no_skills_is_not_asked_for_any(shelf: Shelf) -> None:
+async def test_server_that_declares_no_skills_is_not_requested_any(shelf: Shelf) -> None:
     shelf.declares = None
     async with Client(shelf) as client:
         with pytest.raises(UsageError, match="does not serve skills"):
@@ -147,7 +147,7 @@ async def test_server_that_declares_no_skills_is_not_asked_for_any(shelf: Shelf)
         (lambda text: "", "it has 0 bytes"),
     ],
 )
-async def test_file_that_changed_since_it_was_listed_is_refused(
+async def test_file_that_changed_since_it_was_listed_is_rejected(
     shelf: Shelf, change: Callable[[str], str], reason: str
 ) -> None:
     async with Client(shelf) as client:
@@ -174,7 +174,7 @@ async def test_file_that_changed_since_it_was_listed_is_refused(
         ({**HEAD, "metadata": [2, True]}, "'metadata'"),
     ],
 )
-async def test_frontmatter_that_is_not_the_one_listed_is_refused(
+async def test_frontmatter_that_is_not_the_one_listed_is_rejected(
     shelf: Shelf, head: dict[str, Any], reason: str
 ) -> None:
     shelf.head = head
@@ -191,7 +191,7 @@ async def test_numbers_are_the_same_however_they_are_written(shelf: Shelf) -> No
 
 
 @pytest.mark.parametrize("text", ["no frontmatter", "---\nname: letters\ndate: 2026-07-28\n---\n", "---\n" * 100_000])
-async def test_frontmatter_that_cannot_be_compared_is_refused(shelf: Shelf, text: str) -> None:
+async def test_frontmatter_that_cannot_be_compared_is_rejected(shelf: Shelf, text: str) -> None:
     shelf.files[MANIFEST] = text.encode()
     async with Client(shelf) as client:
         (skill,) = await list_skills(client)
@@ -201,7 +201,7 @@ async def test_frontmatter_that_cannot_be_compared_is_refused(shelf: Shelf, text
             await read_skill(client, skill)
 
 
-async def test_skill_that_is_not_text_is_refused(shelf: Shelf) -> None:
+async def test_skill_that_is_not_text_is_rejected(shelf: Shelf) -> None:
     shelf.files[MANIFEST] = FORM
     async with Client(shelf) as client:
         (skill,) = await list_skills(client)
@@ -254,7 +254,7 @@ async def test_invalid_skill_file_responses_are_rejected(
             await read_skill(client, (await list_skills(client))[0])
 
 
-async def test_another_skill_than_the_one_asked_for_is_refused(shelf: Shelf) -> None:
+async def test_another_skill_than_the_one_requested_is_rejected(shelf: Shelf) -> None:
     async with Client(shelf) as client:
         with pytest.raises(SkillVerificationError, match="returned the skill 'skill://letters"):
             await get_skill(client, "skill://bills/SKILL.md")
@@ -303,7 +303,7 @@ FILE = listed(MANIFEST, TEXT.encode())
         (Skill(MANIFEST, HEAD, [FILE, *(listed(f"{ROOT}/{i}", b"") for i in range(512))]), "513 files"),
     ],
 )
-async def test_entry_that_makes_no_sense_is_refused_before_anything_is_read(
+async def test_entry_that_makes_no_sense_is_rejected_before_anything_is_read(
     shelf: Shelf, skill: Skill, reason: str
 ) -> None:
     with pytest.raises(SkillVerificationError, match=reason):

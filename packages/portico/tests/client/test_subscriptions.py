@@ -39,7 +39,7 @@ def notes() -> Server:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_loop_hears_of_everything_it_asked_for(revision: str) -> None:
+async def test_loop_hears_of_everything_it_requested(revision: str) -> None:
     server = notes()
     heard: list[Change] = []
     async with (

@@ -96,7 +96,7 @@ def test_rest_is_there_too(client: SyncClient) -> None:
     assert client.get_prompt("ask", {"about": "bees"}).messages[0].content.text == "Tell me about bees"
 
 
-def test_refusal_is_raised_as_itself(client: SyncClient) -> None:
+def test_rejection_is_raised_as_itself(client: SyncClient) -> None:
     with pytest.raises(ToolError, match="a"):
         client.call_tool("add", {"a": "x", "b": 2})
 

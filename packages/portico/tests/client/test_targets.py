@@ -72,12 +72,12 @@ async def test_command_has_the_environment_and_the_place_it_is_given(
 
 
 @pytest.mark.parametrize("cwd", ["/no/such/place"])
-async def test_place_that_is_not_there_is_said_not_to_be(where: Path, cwd: str) -> None:
+async def test_missing_place_is_said_not_to_be(where: Path, cwd: str) -> None:
     with pytest.raises(ConnectError, match="cannot start"):
         await asked([sys.executable, str(where)], cwd=cwd)
 
 
-def test_command_that_cannot_be_read_is_refused() -> None:
+def test_command_that_cannot_be_read_is_rejected() -> None:
     with pytest.raises(UsageError, match="invalid command"):
         Client("server 'unfinished")
 
@@ -101,7 +101,7 @@ async def test_object_in_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("target", ["no_such_module:server", f"{HELLO}:nothing", "json:dumps.nothing"])
-def test_object_that_is_not_there_is_said_not_to_be(target: str) -> None:
+def test_missing_object_is_said_not_to_be(target: str) -> None:
     with pytest.raises(UsageError):
         Client(target)
 
@@ -150,7 +150,7 @@ def test_configuration_with_one_server_needs_no_name(tmp_path: Path) -> None:
         ({"mcpServers": {"a": {"command": "x"}}}, CommandTarget(("x",))),
     ],
 )
-def test_entry_may_be_given_as_it_is(entry: Any, expected: Any) -> None:
+def test_entry_may_be_given_unchanged(entry: Any, expected: Any) -> None:
     assert parse_target(entry) == expected
 
 
@@ -177,7 +177,7 @@ def test_entry_may_be_given_as_it_is(entry: Any, expected: Any) -> None:
     ],
     ids=range(17),
 )
-def test_configuration_of_the_wrong_shape_is_refused(tmp_path: Path, content: Any, complaint: str) -> None:
+def test_configuration_of_the_wrong_shape_is_rejected(tmp_path: Path, content: Any, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         Client(written(tmp_path, content))
 
@@ -229,14 +229,14 @@ def test_incompatible_target_options_raise_usage_error(target: Any, options: Any
         "Connection",
     ],
 )
-async def test_headers_that_are_the_protocols_own_are_refused(name: str) -> None:
+async def test_headers_that_are_the_protocols_own_are_rejected(name: str) -> None:
     with pytest.raises(UsageError, match=f"{name}.* is reserved for the protocol"):
         async with Client("http://127.0.0.1:1/mcp", headers={name: "x"}):
             pass
 
 
 @pytest.mark.parametrize("headers", [{"X": "a\r\nEvil: 1"}, {"X\r\nEvil": "1"}, {"X": "ö"}])
-async def test_headers_that_are_none_are_refused(serve: Serve, headers: Any) -> None:
+async def test_headers_that_are_none_are_rejected(serve: Serve, headers: Any) -> None:
     there = await serve()
     with pytest.raises(UsageError, match="header"):
         async with Client(there.url, headers=headers):
@@ -318,7 +318,7 @@ async def test_fastmcp_json_names_a_server(tmp_path: Path, source: Any, name: st
         ({"path": "s.py", "entrypoint": 3}, "must be a string"),
     ],
 )
-def test_fastmcp_json_that_is_not_simple_is_refused_with_a_reason(tmp_path: Path, source: Any, says: str) -> None:
+def test_fastmcp_json_that_is_not_simple_is_rejected_with_a_reason(tmp_path: Path, source: Any, says: str) -> None:
     (tmp_path / "s.py").write_text(FASTMCP_SERVER)
     config = tmp_path / "fastmcp.json"
     config.write_text(json.dumps({"source": source}))
@@ -352,7 +352,7 @@ async def test_fastmcp_json_deployment_is_applied_in_a_child_process(tmp_path: P
 
 
 @pytest.mark.parametrize("deployment", [{"port": "x"}, {"transport": "carrier-pigeon"}, {"env": ["A"]}])
-def test_deployment_that_is_not_valid_is_refused(tmp_path: Path, deployment: dict[str, Any]) -> None:
+def test_deployment_that_is_not_valid_is_rejected(tmp_path: Path, deployment: dict[str, Any]) -> None:
     (tmp_path / "s.py").write_text(FASTMCP_SERVER)
     config = tmp_path / "fastmcp.json"
     config.write_text(json.dumps({"source": {"path": "s.py", "entrypoint": "mcp"}, "deployment": deployment}))

@@ -366,7 +366,7 @@ async def test_pinned_revision_is_spoken_or_none_is(serve: Serve) -> None:
 
 @pytest.mark.requirement("lifecycle.client-refuses")
 @pytest.mark.parametrize("revision", ["2026-07-28", "2099-01-01", "", "x" * 10_000])
-async def test_handshake_about_something_else_is_refused(serve: Serve, revision: str) -> None:
+async def test_handshake_about_something_else_is_rejected(serve: Serve, revision: str) -> None:
     there = await serve(Endpoint(modern=False, revision=revision))
     with pytest.raises(ProtocolError, match="unknown protocol version") as raised:
         async with Client(there.url):

@@ -629,7 +629,7 @@ async def test_only_the_requested_item_is_shown() -> None:
     assert {one.name for one in await server.list_tools()} == {"a", "b", "c"}
 
 
-async def test_too_many_requests_are_refused() -> None:
+async def test_too_many_requests_are_rejected() -> None:
     server = FastMCP("s", middleware=[RateLimitingMiddleware(max_requests_per_second=0.001, burst_capacity=3)])
     server.tool(name="a")(lambda: "1")
     async with Client(server) as client:  # which asks once by itself

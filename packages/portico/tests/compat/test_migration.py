@@ -81,7 +81,7 @@ async def test_arguments_are_renamed_hidden_and_fixed() -> None:
                 await client.call_tool("find", wrong)
 
 
-async def test_function_is_put_around_a_tool() -> None:
+async def test_function_wraps_a_tool() -> None:
     async def around(query: str, **rest: Any) -> list[str]:
         found = await forward(query=query.upper(), **rest)
         return ["first", *found.structured_content["result"]]
@@ -112,7 +112,7 @@ async def test_function_is_put_around_a_tool() -> None:
         ({"q": ArgTransform(name="limit")}, "two arguments 'limit'"),
     ],
 )
-def test_shape_that_cannot_be_is_refused_while_building(changes: dict[str, Any], said: str) -> None:
+def test_shape_that_cannot_be_is_rejected_while_building(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         Tool.from_tool(search, transform_args=changes)
 
@@ -427,7 +427,7 @@ async def test_extension_adds_tools_and_methods_and_stands_before_calls() -> Non
         assert b'"said":"x"' in bytes(await client.request("com.example/echo", {"say": "x"}))
 
 
-def test_words_that_are_not_ours_are_refused() -> None:
+def test_words_that_are_not_ours_are_rejected() -> None:
     with pytest.raises(UsageError, match="expected a portico Transform"):
         FastMCP("s").add_transform(object())
     with pytest.raises(UsageError, match="must have an identifier"):

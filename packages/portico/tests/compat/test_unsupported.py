@@ -69,7 +69,7 @@ def test_unknown_keyword_raises(fn: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("kind", [FastMCP, MCPServer, mcp_sdk.FastMCP, LowLevelServer])
 @pytest.mark.parametrize("decorator", ["tool", "prompt", "resource"])
-def test_decorator_refuses_an_unknown_keyword(kind: type[CompatServer], decorator: str) -> None:
+def test_decorator_rejects_an_unknown_keyword(kind: type[CompatServer], decorator: str) -> None:
     arguments = ("data://x",) if decorator == "resource" else ()
     with pytest.raises((TypeError, UsageError), match=UNKNOWN):
         getattr(kind("s"), decorator)(*arguments, **{UNKNOWN: 1})(_function)
@@ -83,7 +83,7 @@ METHODS = {
 
 
 @pytest.mark.parametrize(("kind", "method"), [(kind, one) for kind, names in METHODS.items() for one in names.split()])
-def test_method_refuses_an_unknown_keyword(kind: type[CompatServer], method: str) -> None:
+def test_method_rejects_an_unknown_keyword(kind: type[CompatServer], method: str) -> None:
     fn = getattr(kind("s"), method)
     values = {**_required(fn), "tool": _function, "fn": _function, "prompt": _function}
     given = {name: value for name, value in values.items() if name in inspect.signature(fn).parameters}
@@ -176,7 +176,7 @@ def test_unsupported_option_raises_with_the_alternative(
     assert option.alternative in str(raised.value)
 
 
-async def test_options_of_a_context_are_refused() -> None:
+async def test_options_of_a_context_are_rejected() -> None:
     server = FastMCP("s")
     refused: dict[str, str] = {}
 
@@ -203,7 +203,7 @@ async def test_options_of_a_context_are_refused() -> None:
     assert "ctx.lifespan_context" in refused["serializable"]
 
 
-async def test_asgi_middleware_is_put_around_the_application() -> None:
+async def test_asgi_middleware_wraps_the_application() -> None:
     seen: list[str] = []
 
     class Layer:

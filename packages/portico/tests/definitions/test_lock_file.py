@@ -69,7 +69,7 @@ def test_file_without_a_kind_is_read(version: int) -> None:
     assert parse_lock(f'{{"lock": {version}, "upstreams": {{"a": 1}}}}', "pins", Pins) == Pins({"a": 1})
 
 
-def test_file_of_another_kind_is_not_overwritten(tmp_path: Path) -> None:
+def test_file_of_another_type_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "contracts.lock"
     write_lock(path, "contracts", format_lock("contracts", {"contract": "1.0.0"}))
     before = path.read_text()
@@ -81,7 +81,7 @@ def test_file_of_another_kind_is_not_overwritten(tmp_path: Path) -> None:
     assert path.read_text() == TEXT
 
 
-def test_failed_write_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_the_file_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "pins.lock"
     write_lock(path, "pins", TEXT)
 

@@ -57,7 +57,7 @@ def test_field_has_the_words_of_a_form_and_no_others(field: Any, drawn: Any) -> 
         {"type": "null"},
     ],
 )
-def test_field_that_is_not_flat_is_refused(field: Any) -> None:
+def test_field_that_is_not_flat_is_rejected(field: Any) -> None:
     with pytest.raises(SchemaError, match="flat fields"):
         form_of(field)
 

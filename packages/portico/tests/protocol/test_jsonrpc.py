@@ -126,7 +126,7 @@ def test_any_other_id_is_an_invalid_request_and_is_not_repeated(written: str) ->
     assert (found.error.code, found.id) == (INVALID_REQUEST, None)
 
 
-def test_id_of_thousands_of_digits_is_refused() -> None:
+def test_id_of_thousands_of_digits_is_rejected() -> None:
     found = malformed(message('"id":' + "9" * 5000, '"method":"x"'))
     assert found.error.code in (INVALID_REQUEST, PARSE_ERROR)
     assert found.id is None
@@ -267,7 +267,7 @@ def refusal(data: bytes) -> ProtocolError:
         message('"method":"x"', '"method":"x"'),
     ],
 )
-def test_member_that_steers_the_message_and_stands_twice_is_refused(data: bytes) -> None:
+def test_member_that_steers_the_message_and_is_duplicated_is_rejected(data: bytes) -> None:
     """RFC 8259, 4: "names within an object SHOULD be unique"; which one counts is not said, so neither does."""
     assert refusal(data).code == INVALID_REQUEST
 
@@ -280,7 +280,7 @@ def test_member_that_steers_the_message_and_stands_twice_is_refused(data: bytes)
         message('"id":1', '"method":"x"', '"params":{"name":"harmless","n\\u0061me":"dangerous"}'),
     ],
 )
-def test_escape_does_not_hide_that_a_member_stands_twice(data: bytes) -> None:
+def test_escape_does_not_hide_that_a_member_is_duplicated(data: bytes) -> None:
     assert refusal(data).code == INVALID_REQUEST
 
 
@@ -302,7 +302,7 @@ def test_escape_does_not_hide_that_a_member_stands_twice(data: bytes) -> None:
         message('"id":1', '"method":"completion/complete"', '"params":{"ref":{"type":"a"},"Ref":{"type":"b"}}'),
     ],
 )
-def test_steering_member_in_another_case_is_refused(data: bytes) -> None:
+def test_steering_member_in_another_case_is_rejected(data: bytes) -> None:
     """Go's encoding/json ignores case, so such an upstream would run something that no rule has seen."""
     assert refusal(data).code == INVALID_REQUEST
 
@@ -437,7 +437,7 @@ def nested(levels: int) -> str:
 
 @pytest.mark.parametrize("levels", DEPTHS)
 @pytest.mark.parametrize("body", ['"result":{"structuredContent":%s}', '"result":%s', '"error":{"code":1,"data":%s}'])
-def test_responses_nested_too_deeply_are_refused(body: str, levels: int) -> None:
+def test_responses_nested_too_deeply_are_rejected(body: str, levels: int) -> None:
     found = malformed(message('"id":7', body % nested(levels)))
     # Beyond the recursion limit of the parser the id cannot be read either.
     assert (found.id, found.is_response) == ((7, True) if levels < 1_000 else (None, False))
@@ -549,7 +549,7 @@ CALLING = ("tools/call", "prompts/get")
 @pytest.mark.parametrize(
     "arguments", ['{"a":"1","a":"2"}', '{"a":"1", "b":"2", "a":"3"}', '{"a":"1","\\u0061":"2"}', '{"":"1","":"1"}']
 )
-def test_argument_that_stands_twice_is_refused(method: str, arguments: str) -> None:
+def test_argument_that_is_duplicated_is_rejected(method: str, arguments: str) -> None:
     """What an auditor reads must be what runs."""
     for spaced in ("", " "):
         params = msgspec.Raw(f'{{{spaced}"name":"n","arguments":{arguments}}}'.encode())
@@ -663,7 +663,7 @@ def _inside(data: bytes) -> bytes:
 
 
 @absent
-def test_all_the_cases_are_there() -> None:
+def test_all_the_cases_are_present() -> None:
     assert [len(_files(prefix)) for prefix in "yni"] == [95, 188, 35]
 
 

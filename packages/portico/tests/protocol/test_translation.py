@@ -147,7 +147,7 @@ def test_tool_without_newer_fields_is_not_copied(revision: str) -> None:
     assert translation.strip_unknown_fields(plain, revision) is plain
 
 
-def test_translating_leaves_the_original_as_it_was() -> None:
+def test_translating_leaves_the_original_unchanged() -> None:
     whole = tools.Tool(
         name="t", title="T", icons=ICONS, input_schema={"type": "object"}, output_schema={"type": "array"}
     )
@@ -319,7 +319,7 @@ def test_non_object_structured_content_is_wrapped_until_2025_11_25(value: Any) -
 
 
 @pytest.mark.parametrize("value", [Raw(b'{"a":1}'), {"a": 1}])
-def test_structured_content_that_is_an_object_stays_as_it_is(value: Any) -> None:
+def test_structured_content_that_is_an_object_stays_unchanged(value: Any) -> None:
     said = tools.CallToolResult(content=[], structured_content=value, is_error=False)
     for revision in (V2025_06_18, V2025_11_25):
         assert written(translation.translate_result(said, revision))["structuredContent"] == {"a": 1}

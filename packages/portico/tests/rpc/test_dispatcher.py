@@ -221,7 +221,7 @@ async def test_client_metadata_is_scoped_to_its_request(server: Server) -> None:
 
 @pytest.mark.parametrize("missing", [PROTOCOL_VERSION_META_KEY, CLIENT_CAPABILITIES_META_KEY])
 @pytest.mark.parametrize("method", ["tools/list", "server/discover", "tools/call"])
-async def test_required_key_that_is_missing_is_invalid_params(missing: str, method: str, server: Server) -> None:
+async def test_missing_required_key_is_invalid_params(missing: str, method: str, server: Server) -> None:
     """2026-07-28, basic, `_meta`: both keys are required on every request; a server MUST answer -32602."""
     meta = {name: value for name, value in META.items() if name != missing}
     reply = await replied(written(method, {"_meta": meta}), server)
@@ -267,7 +267,7 @@ async def test_non_object_meta_is_invalid_params(meta: Any, server: Server) -> N
     assert await code(written("tools/list", {"_meta": meta}), server) == INVALID_PARAMS
 
 
-async def test_escaped_meta_is_a_meta_all_the_same(server: Server) -> None:
+async def test_escaped_meta_is_a_meta_anyway(server: Server) -> None:
     data = modern("tools/list").replace(b'"_meta"', b'"\\u005fmeta"')
     assert (await replied(data, server))["result"]["resultType"] == "complete"
 
@@ -706,7 +706,7 @@ async def test_notifications_have_no_entry_and_ids_keep_their_types(server: Serv
     assert replies[2]["result"]["tools"]
 
 
-async def test_initialize_inside_a_batch_is_refused_and_the_rest_is_served(server: Server, connect: Connect) -> None:
+async def test_initialize_inside_a_batch_is_rejected_and_the_rest_is_served(server: Server, connect: Connect) -> None:
     """2025-03-26, basic/lifecycle: "The initialize request MUST NOT be part of a JSON-RPC batch"."""
     wire = await opened(connect, server, V2025_03_26)
     wire.send([OPENING, PING])

@@ -23,7 +23,7 @@ def wire(connect: Callable[..., Any]) -> Any:
     return connect(Server("eras"))
 
 
-async def test_batch_of_modern_requests_is_refused(wire: Any) -> None:
+async def test_batch_of_modern_requests_is_rejected(wire: Any) -> None:
     """2026-07-28, basic/transports/stdio: each message is a single request, notification or response."""
     wire.send([LIST, {**LIST, "id": 2}])
     refusal = await wire.receive()
@@ -31,7 +31,7 @@ async def test_batch_of_modern_requests_is_refused(wire: Any) -> None:
     assert "id" not in refusal
 
 
-async def test_batch_after_a_modern_request_is_refused(wire: Any) -> None:
+async def test_batch_after_a_modern_request_is_rejected(wire: Any) -> None:
     wire.send(LIST)
     assert "result" in await wire.receive()
     wire.send([{"jsonrpc": "2.0", "id": 2, "method": "ping"}])

@@ -94,7 +94,7 @@ def test_passport_mrz_is_verified_by_check_digits() -> None:
         ("2a02:8109:9ac0:3a5c::17", "ip_address"),
     ],
 )
-def test_numbers_of_people_are_distinguished(text: str, name: str) -> None:
+def test_numbers_of_users_are_distinguished(text: str, name: str) -> None:
     assert [one.name for one in find(text, ("personal",))] == [name]
 
 

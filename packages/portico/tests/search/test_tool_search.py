@@ -210,7 +210,7 @@ async def test_wrong_arguments_are_answered_with_the_schema_and_a_wrong_name_wit
         assert told.text == "deleted a"
 
 
-async def test_call_that_is_cancelled_ends_the_tool() -> None:
+async def test_cancelled_call_ends_the_tool() -> None:
     async with Client(ToolSearchServer(gateway())) as client:
         running = asyncio.create_task(client.call_tool("call_tool", {"name": "forge_wait_for_build"}))
         async with asyncio.timeout(20):

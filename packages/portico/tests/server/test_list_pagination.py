@@ -116,7 +116,7 @@ async def test_cursor_is_opaque(connect: Connect) -> None:
 @pytest.mark.parametrize("method", LISTS)
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 @pytest.mark.parametrize("cursor", ["", "nonsense", "2", "!!!!", "YWZ0ZXIgMg==", "YWZ0ZXIgOTk5OQ==", "ä", "A" * 10_000])
-async def test_cursor_that_we_did_not_issue_is_refused(
+async def test_cursor_that_we_did_not_issue_is_rejected(
     connect: Connect, revision: str, method: str, cursor: str
 ) -> None:
     wire = await opened(connect, full(4, list_page_size=2), revision)

@@ -69,7 +69,7 @@ def test_misspelt_option_names_the_nearest(make: Callable[..., Any], words: str)
     assert str(refused.value).startswith(words)
 
 
-async def test_misspelt_option_of_serving_on_this_loop_is_refused() -> None:
+async def test_misspelt_option_of_serving_on_this_loop_is_rejected() -> None:
     with pytest.raises(UsageError, match="did you mean 'port'"):
         await serve_http(server(), prot=1)  # type: ignore[call-arg]
 

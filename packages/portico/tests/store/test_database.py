@@ -574,7 +574,7 @@ async def test_reading_does_not_write(db: Database) -> None:
     assert await db.read(names) == ["b"]
 
 
-async def test_function_that_waits_is_refused(db: Database) -> None:
+async def test_function_that_waits_is_rejected(db: Database) -> None:
     async def wrong(tx: Transaction) -> None:
         raise AssertionError
 

@@ -240,7 +240,9 @@ def packet(*events: Event, number: int = 1) -> bytes:
     return msgspec.json.encode(event_bus.EventPacket("stranger", list(events), number, time.time()))
 
 
-async def test_packet_of_a_role_without_the_key_is_not_heard(postgres_url: str, notify: Callable[[str], None]) -> None:
+async def test_packet_of_a_role_without_the_key_is_not_received(
+    postgres_url: str, notify: Callable[[str], None]
+) -> None:
     async with Database(postgres_url) as ours, Database(postgres_url) as theirs, ours.subscribe("item") as events:
         forged = packet(Event("item", "forged"))
         wrong = SigningKeys([os.urandom(32)]).sign(b"bus packets", forged).hex()
@@ -252,7 +254,7 @@ async def test_packet_of_a_role_without_the_key_is_not_heard(postgres_url: str, 
         assert await next_of(events) == Event("item", "honest")
 
 
-async def test_copy_of_a_packet_is_not_heard_again(postgres_url: str, notify: Callable[[str], None]) -> None:
+async def test_copy_of_a_packet_is_not_received_again(postgres_url: str, notify: Callable[[str], None]) -> None:
     copied: list[str] = []
 
     def listen(ready: threading.Event) -> None:

@@ -37,7 +37,7 @@ def test_processes_that_start_together_have_one_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o666])
-def test_key_file_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
+def test_key_file_that_others_can_read_is_rejected(tmp_path: Path, mode: int) -> None:
     load_keys("sqlite", str(tmp_path / "store.db"))
     (tmp_path / "store.keys").chmod(mode)
     with pytest.raises(UsageError, match="chmod 600"):

@@ -83,7 +83,7 @@ async def test_failed_migration_is_rolled_back_and_earlier_ones_remain(url: str,
         assert await notes(db) == ["first", "whole"]
 
 
-async def test_database_that_is_newer_than_the_code_is_refused(url: str, folder: Path) -> None:
+async def test_database_that_is_newer_than_the_code_is_rejected(url: str, folder: Path) -> None:
     (folder / "0002_more.sql").write_text("insert into note (text) values ('second')")
     async with Database(url) as db:
         await db.migrate("notes", folder)
@@ -110,7 +110,7 @@ def test_migrations_named_adds_only_add() -> None:
         assert all(adds.fullmatch(one) for one in statements if one), path
 
 
-async def test_file_that_was_edited_after_it_was_applied_is_refused(url: str, folder: Path) -> None:
+async def test_file_that_was_edited_after_it_was_applied_is_rejected(url: str, folder: Path) -> None:
     async with Database(url) as db:
         await db.migrate("notes", folder)
         (folder / "0001_note.sql").write_bytes(FIRST.replace("\n", "\r\n").encode())
@@ -129,7 +129,7 @@ async def test_file_that_was_edited_after_it_was_applied_is_refused(url: str, fo
         ("0002_one.postgresql.sql", "no variant for sqlite"),
     ],
 )
-async def test_folder_that_is_wrong_says_how(folder: Path, name: str, why: str) -> None:
+async def test_wrong_folder_says_how(folder: Path, name: str, why: str) -> None:
     (folder / name).write_text("select 1")
     async with Database("sqlite://") as db:
         with pytest.raises(UsageError, match=why):

@@ -251,7 +251,7 @@ async def test_conflict_that_never_ends_is_given_up(postgres_url: str) -> None:
 # Files that are not what they should be
 
 
-async def test_folder_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+async def test_missing_folder_is_a_clear_error(tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere" / "store.db", tmp_path):
         with pytest.raises(DatabaseOpenError, match=str(path)):
             await Database(path).open()
@@ -336,7 +336,7 @@ async def test_file_that_is_moved_away_while_closed_is_begun_again(tmp_path: Pat
         "postgresql://somebody:secret@host/nothing?no_such_option=1",
     ],
 )
-async def test_server_that_is_not_there_is_a_clear_error_without_the_password(url: str) -> None:
+async def test_missing_server_is_a_clear_error_without_the_password(url: str) -> None:
     with pytest.raises(DatabaseOpenError) as failure:
         await Database(url).open()
     assert "PostgreSQL" in str(failure.value)

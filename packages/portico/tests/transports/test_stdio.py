@@ -158,7 +158,7 @@ def test_prints_of_python_and_of_c_land_on_stderr(start: Start) -> None:
 
 
 @LOOPS
-def test_line_that_is_too_long_is_refused_skipped_and_the_next_one_served(start: Start, flags: tuple[str, ...]) -> None:
+def test_oversized_line_is_rejected_skipped_and_the_next_one_served(start: Start, flags: tuple[str, ...]) -> None:
     child = start("--short", *flags)
     send(child, b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"' + b"y" * 1_000_000 + b'"}}\n', PING)
     refusal, pong = receive(child), receive(child)

@@ -287,7 +287,7 @@ def test_type_that_contains_itself_without_a_name_is_anything() -> None:
 @pytest.mark.parametrize(
     "version, is_refused", [("1.2.0", False), ("1.0.9", False), ("1.9.0", False), ("2.0.0", True), ("0.9.0", True)]
 )
-async def test_another_major_version_is_refused(version: str, is_refused: bool, revision: str) -> None:
+async def test_another_major_version_is_rejected(version: str, is_refused: bool, revision: str) -> None:
     def server(version: str) -> Server:
         server = Server("mine", version="7.0.0")
         server.tool(name="look", version=version)(lambda: {"a": 1})

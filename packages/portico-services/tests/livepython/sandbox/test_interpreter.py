@@ -269,6 +269,6 @@ def test_open_figures_are_shown_and_closed(image: Interpreter, monkeypatch: pyte
     assert image.handle("evaluate", {"expression": "1"})["pictures"] == []
 
 
-def test_operation_that_is_not_there_is_refused(image: Interpreter) -> None:
+def test_missing_operation_is_rejected(image: Interpreter) -> None:
     with pytest.raises(InspectionError, match="Unknown operation"):
         image.handle("format_disk", {})

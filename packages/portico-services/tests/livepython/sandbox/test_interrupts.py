@@ -220,7 +220,7 @@ ATTACHED = ("a loop", "an await", "a loop in an await", "one that catches the fi
 
 
 @pytest.mark.parametrize("code", [YIELDING[name] for name in ATTACHED], ids=ATTACHED)
-async def test_application_goes_on_after_code_that_was_stopped(attached: WorkerDialog, code: str) -> None:
+async def test_application_continues_after_code_that_was_stopped(attached: WorkerDialog, code: str) -> None:
     assert "The session 'main' still has its names" in await attached.text(code, timeout=0.1)
     calling = asyncio.ensure_future(attached.run(code, timeout=60))
     await wait_until(lambda: attached.live._client.interpreters.sessions(None)[0].busy)

@@ -134,7 +134,7 @@ def test_unknown_class_error_suggests_names(image: Interpreter, name: str, words
     assert words in refusal(image, "class_details", className=name)
 
 
-def test_name_that_several_classes_have_is_asked_for_in_full(image: Interpreter) -> None:
+def test_name_that_several_classes_have_is_requested_in_full(image: Interpreter) -> None:
     ask(
         image, "evaluate", expression="import tarfile, shutil, email.errors, http.client, socket, ssl, json, subprocess"
     )
@@ -154,7 +154,7 @@ def test_source_of_a_method_is_its_source(image: Interpreter) -> None:
     assert "def decode" in ask(image, "method_source", className="json.JSONDecoder", selector="decode")["source"]
 
 
-def test_unavailable_source_is_refused_with_a_reason(image: Interpreter) -> None:
+def test_unavailable_source_is_rejected_with_a_reason(image: Interpreter) -> None:
     assert "implemented in C" in refusal(image, "method_source", className="str", selector="upper")
     assert "Did you mean distance" in refusal(image, "method_source", className="Point", selector="distanse")
     assert "not a method" in refusal(image, "method_source", className="Point", selector="unit")
@@ -185,7 +185,7 @@ def test_classes_of_a_package_are_listed_without_importing_it_all(image: Interpr
 
 
 @pytest.mark.parametrize("name", ["no_such_package", "json.nothing", "", "../etc", "a b"])
-def test_package_that_is_not_there_is_refused(image: Interpreter, name: str) -> None:
+def test_missing_package_is_rejected(image: Interpreter, name: str) -> None:
     if name:
         assert name in refusal(image, "list_classes", package=name)
     else:

@@ -102,7 +102,7 @@ def test_unsupported_operating_system_is_the_reason_it_is_unavailable(monkeypatc
     assert "darwin" in (landlock.unavailable_reason(SandboxLimits()) or "")
 
 
-def test_threads_are_refused_for_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_rejected_for_root(monkeypatch: pytest.MonkeyPatch) -> None:
     if sys.platform != "linux":
         pytest.skip("there is no jail on this system")
     monkeypatch.setattr(landlock.os, "getuid", lambda: 0)

@@ -93,7 +93,7 @@ def test_abstract_class_can_be_instantiated_after_its_method_is_defined(image: I
         ("int", "def a(self): ...", "implemented in C"),
     ],
 )
-def test_refused_method_definition_changes_nothing(image: Interpreter, name: str, source: str, words: str) -> None:
+def test_rejected_method_definition_changes_nothing(image: Interpreter, name: str, source: str, words: str) -> None:
     with pytest.raises(InspectionError, match=words):
         image.handle("define_method", {"className": name, "source": source})
     assert image.list_changes() == {"changes": [], "total": 0, "patch": ""}
@@ -300,7 +300,7 @@ def test_restored_function_replaces_every_import(image: Interpreter, kiosk: Path
     assert value(image, "cart.due([1, 5]), util.total([1])") == "(12, 2)"
 
 
-def test_undo_refuses_methods_replaced_by_other_code(image: Interpreter) -> None:
+def test_undo_rejects_methods_replaced_by_other_code(image: Interpreter) -> None:
     image.define_method("Account", "def pay(self, amount): return 1")
     image.evaluate("Account.pay = lambda self, amount: 9")
     with pytest.raises(InspectionError, match="was changed again by other code"):

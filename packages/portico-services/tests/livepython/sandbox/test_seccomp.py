@@ -163,7 +163,7 @@ def test_syscall_numbers_match_the_kernel_headers(name: str, header: str) -> Non
 
 
 @jail_only
-async def test_unlisted_syscalls_are_refused_by_the_kernel(talk: Callable[..., Any]) -> None:
+async def test_unlisted_syscalls_are_rejected_by_the_kernel(talk: Callable[..., Any]) -> None:
     """Each number that is not on the list is called, with arguments that would do nothing."""
     live = await talk()
     machine = seccomp.current_architecture()

@@ -197,7 +197,7 @@ def test_definition_that_needs_a_value_waits_for_it(fresh: Any) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"{}\n", b'{"modules": 1}\n', b"[]"])
-def test_invalid_session_data_is_refused(fresh: Any, data: bytes) -> None:
+def test_invalid_session_data_is_rejected(fresh: Any, data: bytes) -> None:
     with pytest.raises(InspectionError, match="not a saved session"):
         session_pickle.load_session(data, {}, None, None)  # type: ignore[arg-type]
 
@@ -229,7 +229,7 @@ def test_names_that_share_objects_are_saved_together() -> None:
     assert seconds(20_000) < 50 * max(seconds(2_000), 0.001)
 
 
-def test_second_of_two_concurrent_restores_is_refused(fresh: Any) -> None:
+def test_second_of_two_concurrent_restores_is_rejected(fresh: Any) -> None:
     image, other = fresh(), fresh()
     image.evaluate("x = 5")
     moved(image, other)

@@ -120,7 +120,7 @@ async def test_request_is_answered_and_the_worker_is_suspended_around_it(worker:
     assert not worker.has_ended
 
 
-async def test_sandbox_refusal_is_the_reason_the_worker_ended() -> None:
+async def test_sandbox_rejection_is_the_reason_the_worker_ended() -> None:
     puppet = Puppet()
     worker = PythonWorker(puppet, SandboxLimits())
     puppet.say(id=0, refusal="no Landlock")

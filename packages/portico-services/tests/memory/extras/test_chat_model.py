@@ -186,7 +186,7 @@ async def test_model_failure_without_a_fallback_is_reported(
         {"url": "http://x/v1", "name": "x", "key": SECRET},
     ],
 )
-def test_invalid_settings_are_refused_at_construction(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_are_rejected_at_construction(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as caught:
         Memory(model=wrong)
     assert SECRET not in str(caught.value) and "ann" not in str(caught.value)

@@ -92,7 +92,7 @@ def everything_in(folder: Path) -> bytes:
 
 
 @pytest.mark.parametrize("format", ["jsonl", "markdown"])
-async def test_export_is_imported_as_it_was(
+async def test_export_is_imported_unchanged(
     memories: MemoryStore, tmp_path: Path, format: serialization.ExportFormat
 ) -> None:
     tricky = [
@@ -136,7 +136,7 @@ async def test_import_screens_a_label_once(memories: MemoryStore) -> None:
     assert {(hit.record.author, *hit.record.tags) for hit in hits} == {("[REDACTED:name]", "[redacted:name]")}
 
 
-async def test_import_applies_newer_versions_and_reports_refusals(memories: MemoryStore) -> None:
+async def test_import_applies_newer_versions_and_reports_rejections(memories: MemoryStore) -> None:
     kept = await capture_memory(memories, "first")
     given = serialization.to_portable(kept)
     lines = [
@@ -164,7 +164,7 @@ async def test_import_of_invalid_data_reports_problems(memories: MemoryStore) ->
 
 
 @pytest.mark.parametrize("known", [False, True])
-async def test_of_several_versions_in_one_import_the_newest_stays(memories: MemoryStore, known: bool) -> None:
+async def test_with_several_versions_in_one_import_the_newest_stays(memories: MemoryStore, known: bool) -> None:
     """As where several exports stand in one file."""
     id = "aaaaaaaaaaaaaaaa"
     lines = {
@@ -290,7 +290,7 @@ async def test_without_a_model_there_are_rules(serving: Serving) -> None:
     assert "postgresql" in (await call_tool(client, "memory_get", memory_id=id))["tags"]
 
 
-async def test_without_a_model_a_clearer_text_is_refused(serving: Serving) -> None:
+async def test_without_a_model_a_clearer_text_is_rejected(serving: Serving) -> None:
     client = await serving()
     id = (await call_tool(client, "memory_capture", **CAPTURE))["id"]
     only_text = {"memory_id": id, "enrich_tags": False, "enrich_structure": True}
@@ -437,7 +437,7 @@ async def test_saved_prompts_are_there_after_a_start(serving: Serving) -> None:
     assert "hello" in {one.name for one in await second.list_prompts()}
 
 
-async def test_prompt_that_cannot_be_is_refused(serving: Serving) -> None:
+async def test_prompt_that_cannot_be_is_rejected(serving: Serving) -> None:
     client = await serving()
     _, error = await call_failing_tool(client, "memory_prompts", action="get", name="nowhere")
     assert error["number"] == -32607

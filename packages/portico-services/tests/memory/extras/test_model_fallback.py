@@ -91,7 +91,7 @@ async def test_useless_sampling_result_falls_back_to_rules(serving: Serving, rev
 
 
 @pytest.mark.parametrize("revision", HANDSHAKES)
-async def test_refused_sampling_request_falls_back_to_rules(serving: Serving, revision: str) -> None:
+async def test_rejected_sampling_request_falls_back_to_rules(serving: Serving, revision: str) -> None:
     def refuse(params: Any) -> str:
         raise RuntimeError("not today")
 
@@ -215,7 +215,7 @@ async def test_model_output_is_screened(serving: Serving) -> None:
     assert "[REDACTED:" in (await call_tool(client, "memory_get", memory_id=id))["content"]
 
 
-async def test_memory_that_has_all_the_tags_it_can_have_is_not_refused(serving: Serving) -> None:
+async def test_memory_that_has_all_the_tags_it_can_have_is_not_rejected(serving: Serving) -> None:
     client = await serving()
     id = await captured(client, tags=[f"t{number}" for number in range(50)])
     assert (await call_tool(client, "memory_enrich", memory_id=id))["added_tags"] == []

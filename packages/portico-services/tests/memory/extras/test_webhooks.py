@@ -142,7 +142,7 @@ async def test_undelivered_webhook_counts_as_waiting(serving: Serving) -> None:
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "localhost", "10.0.0.1", "169.254.169.254", "[::1]", "[::ffff:10.0.0.1]"]
 )
-async def test_private_addresses_are_refused_with_public_only(host: str) -> None:
+async def test_private_addresses_are_rejected_with_public_only(host: str) -> None:
     with pytest.raises(TransportError, match=r"address|such"):
         await http_request("POST", f"https://{host}/", timeout=10, max_response_bytes=10, public_only=True)
 
@@ -158,7 +158,7 @@ async def test_private_addresses_are_refused_with_public_only(host: str) -> None
         {"url": "https://example.com/", "secret": SECRET},
     ],
 )
-def test_invalid_settings_are_refused_at_construction(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_are_rejected_at_construction(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError) as caught:
         Memory(webhooks={"chat": wrong})
     assert SECRET not in str(caught.value) and "ann" not in str(caught.value)

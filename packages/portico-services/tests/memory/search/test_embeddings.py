@@ -119,7 +119,7 @@ async def test_memory_is_encoded_with_the_preceding_message(url: str) -> None:
     assert "Ann: Do you have a cat?\nBen: Two of them." in encoder.encoded
 
 
-async def test_encoding_goes_on_after_a_restart(url: str) -> None:
+async def test_encoding_continues_after_a_restart(url: str) -> None:
     async with opened(url, None) as memories:
         for number in range(40):
             await capture_memory(memories, f"automobile {number}", on_duplicate="keep")

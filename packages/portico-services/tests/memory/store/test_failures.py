@@ -176,7 +176,7 @@ async def test_damaged_file_is_reported_and_left_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-async def test_pages_that_are_damaged_are_reported(tmp_path: Path) -> None:
+async def test_damaged_pages_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "memory.db"
     async with opened(path) as memories:
         for number in range(300):
@@ -256,7 +256,7 @@ async def test_acknowledged_memories_survive_a_kill(
             assert await memories.read(lambda tx: tx.fetch_all(str, "pragma integrity_check")) == ["ok"]
 
 
-async def test_index_that_is_lost_is_built_again(memories: MemoryStore) -> None:
+async def test_lost_index_is_built_again(memories: MemoryStore) -> None:
     kept = [
         await capture_memory(memories, f"{word} grows in the garden", "learnings")
         for word in ("fennel", "sorrel", "lovage")

@@ -43,12 +43,12 @@ async def test_nul_becomes_a_replacement_character(memories: MemoryStore) -> Non
     assert (await capture_memory(memories, "before\0after")).content == "before\ufffdafter"
 
 
-async def test_too_long_content_is_refused_with_the_limit(memories: MemoryStore) -> None:
+async def test_too_long_content_is_rejected_with_the_limit(memories: MemoryStore) -> None:
     with pytest.raises(InvalidInput, match="200,000"):
         await capture_memory(memories, "x" * 10_000_000)
 
 
-async def test_unknown_namespace_is_refused_with_the_known_ones(memories: MemoryStore) -> None:
+async def test_unknown_namespace_is_rejected_with_the_known_ones(memories: MemoryStore) -> None:
     with pytest.raises(UnknownNamespace, match="decisions, patterns"):
         await capture_memory(memories, "hello", "unknown")
     with pytest.raises(UnknownNamespace):
@@ -69,7 +69,7 @@ async def test_update_preserves_the_previous_version_in_the_history(memories: Me
     assert events[0].was == kept
 
 
-async def test_update_of_another_version_is_refused(memories: MemoryStore) -> None:
+async def test_update_of_another_version_is_rejected(memories: MemoryStore) -> None:
     kept = await capture_memory(memories, "The port is 8080", "config")
     await memories.update(kept.id, content="The port is 9090", expected_version=1)
     with pytest.raises(InvalidInput, match="expected version 1, got 2"):
@@ -136,7 +136,7 @@ async def test_filter_language(memories: MemoryStore) -> None:
         await search_contents(memories, "", "status:asleep")
 
 
-async def test_other_projects_are_checked_when_asked_for(memories: MemoryStore) -> None:
+async def test_other_projects_are_checked_when_requested(memories: MemoryStore) -> None:
     await capture_memory(memories, "ours")
     await capture_memory(memories, "theirs", project="there/project")
     await capture_memory(memories, "mine", domain="user")
@@ -168,7 +168,7 @@ async def test_same_is_not_stored_twice(memories: MemoryStore) -> None:
     assert elsewhere.is_new
 
 
-async def test_duplicate_is_merged_superseded_refused_or_stored(memories: MemoryStore) -> None:
+async def test_duplicate_is_merged_superseded_rejected_or_stored(memories: MemoryStore) -> None:
     first = await capture_memory(memories, "Deploys happen on Fridays", tags=["ops"])
     text = "Deploys happen on fridays"
     merged = await memories.capture(

@@ -95,7 +95,7 @@ async def test_long_text_is_screened_in_a_thread(monkeypatch: pytest.MonkeyPatch
     assert threads[0] is threading.main_thread() and threads[1] is not threading.main_thread()
 
 
-async def test_too_long_content_is_refused_before_screening(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_long_content_is_rejected_before_screening(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     client = await serving()
     monkeypatch.setattr(screening, "screen", lambda *_, **__: pytest.fail("it was looked through"))
     for tool, more in (("memory_capture", {"namespace": "context"}), ("memory_update", {"memory_id": "abcd"})):

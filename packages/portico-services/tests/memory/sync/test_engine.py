@@ -280,7 +280,7 @@ async def test_links_and_oversized_files_are_ignored(clone: Clone, origin: Path)
     assert {*paths, "README.md"} <= set(left)
 
 
-async def test_head_that_lies_is_refused(clone: Clone, origin: Path) -> None:
+async def test_head_that_lies_is_rejected(clone: Clone, origin: Path) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     await capture_memory(ann, "about plums")
     await sync_memories(ann)
@@ -314,7 +314,7 @@ async def test_foreign_id_is_not_overwritten(clone: Clone, origin: Path) -> None
     assert "private" not in git(origin, "grep", "-h", "", SYNC_REF)
 
 
-async def test_more_than_can_be_held_is_refused_without_being_read(
+async def test_more_than_can_be_held_is_rejected_without_being_read(
     clone: Clone, origin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ann, bob = await clone("ann"), await clone("bob")

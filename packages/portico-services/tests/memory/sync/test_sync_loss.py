@@ -39,7 +39,7 @@ async def counts(*clones: MemoryStore) -> list[int]:
 # The other side is not what it was
 
 
-async def test_ref_that_is_missing_erases_nothing(clone: Clone, origin: Path) -> None:
+async def test_missing_ref_erases_nothing(clone: Clone, origin: Path) -> None:
     ann, bob = await clone("ann"), await clone("bob")
     await some(ann)
     await sync_both(ann, bob)
@@ -381,7 +381,7 @@ async def test_more_than_are_shared_are_not_taken_for_removed(
     assert len(git(origin, "ls-tree", "-r", "--name-only", SYNC_REF).splitlines()) == 3
 
 
-async def test_memory_dated_in_the_future_is_refused_everywhere(memories: MemoryStore) -> None:
+async def test_memory_dated_in_the_future_is_rejected_everywhere(memories: MemoryStore) -> None:
     with pytest.raises(InvalidInput, match="future"):
         await capture_memory(memories, "about plums", at="9999-01-01")
     kept = await capture_memory(memories, "about plums", at="2020-01-01")

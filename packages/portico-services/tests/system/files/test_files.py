@@ -321,7 +321,7 @@ def test_invalid_pattern_is_reported_with_the_reason(files: FileQueries, pattern
 
 
 @pytest.mark.parametrize("pattern", ["/(/", "/(?=x)/", "/" + "(" * 400 + "/", "x" * 501, ""])
-def test_pattern_that_cannot_be_is_refused(files: FileQueries, pattern: str) -> None:
+def test_pattern_that_cannot_be_is_rejected(files: FileQueries, pattern: str) -> None:
     pytest.importorskip("re2")
     with pytest.raises(SystemToolError, check=has_outcome("invalid")):
         files.search(FileCriteria(), None, pattern, 10, None)

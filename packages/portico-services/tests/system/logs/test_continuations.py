@@ -102,7 +102,7 @@ def test_other_lines_stay_entries(tmp_path: Path, text: str) -> None:
     assert len(entries(tmp_path / "log", text)) == len(unindented)
 
 
-def test_trace_that_is_cut_ends_with_the_next_line(tmp_path: Path) -> None:
+def test_cut_trace_ends_with_the_next_line(tmp_path: Path) -> None:
     cut = 'Traceback (most recent call last):\n  File "a.py", line 1\n'
     assert [entry.message.split("\n")[0] for entry in entries(tmp_path / "log", HEAD + cut + NEXT)] == [
         "payment failed",

@@ -228,7 +228,7 @@ def test_timed_out_search_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert 5 < len(pages) < 100
 
 
-def test_in_a_folder_a_search_goes_on_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_folder_a_search_continues_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(literal_search, "BLOCK_BYTES", 50_000)
     for part in range(3):
         written(tmp_path / f"{part}.log", [stamped(n, ascending(n)) for n in range(part, 9_000, 3)])
@@ -473,9 +473,7 @@ def test_first_entries_are_read_without_a_full_scan(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("by_offset", [False, True])
-def test_pages_that_are_cut_short_are_numbered_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_offset: bool
-) -> None:
+def test_cut_pages_short_are_numbered_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_offset: bool) -> None:
     monkeypatch.setattr("portico_services.system.logs.log_registry.MAX_PAGE_MESSAGE_CHARS", 5000)
     monkeypatch.setattr("portico_services.system.logs.log_registry.MAX_PAGE_ENTRIES", 90)
     written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(700)])
@@ -518,7 +516,7 @@ def test_offset_beyond_the_last_match_does_not_count_as_matches(tmp_path: Path, 
     assert logs.query("log", query, limit=10, offset=matches - 1).total == matches
 
 
-def test_skipping_to_an_offset_goes_on_with_the_cursor_if_time_runs_out(tmp_path: Path) -> None:
+def test_skipping_to_an_offset_continues_with_the_cursor_if_time_runs_out(tmp_path: Path) -> None:
     lines = written(tmp_path / "log", [stamped(n, ascending(n)) for n in range(3000)])
     ticks = iter(range(10**9))
     logs = LogRegistry(

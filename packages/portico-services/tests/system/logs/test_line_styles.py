@@ -104,7 +104,7 @@ STATED: list[tuple[str, str | None, str | None, int]] = [
 
 
 @pytest.mark.parametrize("line, when, guess, level", STATED, ids=[line[:50] for line, *_ in STATED])
-def test_level_that_is_stated_counts(line: str, when: str | None, guess: str | None, level: int) -> None:
+def test_stated_level_counts(line: str, when: str | None, guess: str | None, level: int) -> None:
     found = parse_line(line, NOW)
     assert (None if found.time is None else format_iso(found.time), found.time_guess) == (when, guess)
     assert (found.level, found.level_guessed) == (level, False)

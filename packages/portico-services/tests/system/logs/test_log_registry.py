@@ -168,7 +168,7 @@ def test_log_names_ignore_case_and_misspelling_gets_suggestion() -> None:
         logs().get("Nubmers")
 
 
-def test_entry_that_is_gone_is_absent() -> None:
+def test_deleted_entry_is_absent() -> None:
     assert logs().entry("Numbers", 5).id == 5
     with pytest.raises(NotFound, match="log rotation"):
         logs().entry("Numbers", 5000)
@@ -192,7 +192,7 @@ def test_cursor_cannot_be_read_or_changed() -> None:
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "ÄÖ", "A" * MAX_CURSOR_CHARS, "A" * (MAX_CURSOR_CHARS + 1), "=" * 10])
-def test_invalid_cursor_is_refused(cursor: str) -> None:
+def test_invalid_cursor_is_rejected(cursor: str) -> None:
     with pytest.raises(SystemToolError, check=has_outcome("invalid")):
         EncryptedCursorCodec().decode(cursor, ["q"])
 

@@ -79,7 +79,7 @@ def test_lines_that_are_not_entries_are_skipped(text: bytes) -> None:
     assert parse_log_line(text) is None
 
 
-def test_past_is_asked_for_in_growing_windows(asked: list[list[str]]) -> None:
+def test_past_is_requested_in_growing_windows(asked: list[list[str]]) -> None:
     entries = [entry for entry in log().scan_newest_first(LogQuery(), None, []) if entry]
     assert len(entries) == 24 * 60
     assert [entry.time for entry in entries] == sorted((entry.time for entry in entries), reverse=True)
@@ -92,13 +92,13 @@ def test_only_requested_entries_are_read(asked: list[list[str]]) -> None:
     assert len(asked) == 1
 
 
-def test_page_goes_on_behind_the_last_entry(asked: list[list[str]]) -> None:
+def test_page_continues_behind_the_last_entry(asked: list[list[str]]) -> None:
     everything = [entry for entry in log().scan_newest_first(LogQuery(), None, []) if entry]
     rest = [entry for entry in log().scan_newest_first(LogQuery(), everything[99].position, []) if entry]
     assert [entry.id for entry in rest] == [entry.id for entry in everything[100:]]
 
 
-def test_errors_are_asked_for_by_a_predicate(asked: list[list[str]]) -> None:
+def test_errors_are_requested_by_a_predicate(asked: list[list[str]]) -> None:
     list(
         MacOSLog("Kernel", "", 'process == "kernel"', clock=lambda: NOW).scan_newest_first(
             LogQuery(min_level=ERROR), None, []

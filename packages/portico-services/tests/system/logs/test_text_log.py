@@ -137,7 +137,7 @@ def test_entry_is_found_by_its_id(tmp_path: Path) -> None:
     assert log.entry(read(log)[0].id + 1) is None
 
 
-def test_lines_that_are_indented_belong_to_the_one_before(tmp_path: Path) -> None:
+def test_indented_lines_belong_to_the_one_before(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(line(0) + "  at one\n\tat two\n" + line(1))
     assert [entry.message for entry in read(log_of(tmp_path / "log"))] == ["message 1", "message 0\n  at one\n\tat two"]
 

@@ -108,7 +108,7 @@ def test_event_without_message_file_shows_its_data(api: Api) -> None:
     assert entry.message == "param1=Interactive & Services; param2=Incorrect function.; bare"
 
 
-def test_page_goes_on_behind_the_last_record(api: Api) -> None:
+def test_page_continues_behind_the_last_record(api: Api) -> None:
     entries = WindowsLog("System").scan_newest_first(LogQuery(), 5, [])
     assert [entry.id for entry in entries if entry] == [4, 3, 2, 1, 0]
 

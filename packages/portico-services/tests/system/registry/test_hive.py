@@ -107,7 +107,7 @@ def test_bytes_are_written_as_digits() -> None:
 
 
 @pytest.mark.parametrize("name, value", [("REG_DWORD", -1), ("REG_DWORD", 2**32), ("REG_SZ", 1), ("REG_BINARY", "xyz")])
-def test_value_of_another_type_is_refused(name: str, value: object) -> None:
+def test_value_of_another_type_is_rejected(name: str, value: object) -> None:
     with pytest.raises(SystemToolError, check=has_outcome("invalid"), match=name):
         encode_value(type_number(name), value)
 

@@ -82,7 +82,7 @@ def test_where_only_reading_is_allowed_nothing_is_written() -> None:
         ("x\0y", "x", 1, None),
     ],
 )
-def test_invalid_write_is_refused(registry: RegistryTree, path: str, name: str, value: Any, kind: Any) -> None:
+def test_invalid_write_is_rejected(registry: RegistryTree, path: str, name: str, value: Any, kind: Any) -> None:
     with pytest.raises(SystemToolError, check=has_outcome("invalid")):
         registry.write(path, name, value, kind, dry_run=False)
 
@@ -198,7 +198,7 @@ def test_property_lists_are_a_branch(tmp_path: Path) -> None:
         registry.content(r"plists\nothing")
 
 
-def test_property_list_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_property_list_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform_branches, "MAX_PLIST_BYTES", 100)
     (tmp_path / "a.plist").write_bytes(plistlib.dumps({"x": "y" * 200}))
     with pytest.raises(CorruptData, match="exceeds 100 bytes"):
@@ -296,7 +296,7 @@ def test_hive_is_configured_by_path(hive_files: dict[str, Path], name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["", "\\", "/"])
-def test_hive_without_a_name_is_refused(name: str, tmp_path: Path) -> None:
+def test_hive_without_a_name_is_rejected(name: str, tmp_path: Path) -> None:
     portable = PortableRegistry(":memory:")
     with pytest.raises(SystemToolError, check=has_outcome("invalid"), match="invalid name of a hive"):
         list_branches({name: tmp_path / "hive"}, portable)

@@ -123,7 +123,7 @@ def test_only_common_options_belong_to_every_action(command: str) -> None:
         ("tokens", ["list", "--all-scopes"], "--all-scopes is an option of add, not of list"),
     ],
 )
-def test_option_of_another_action_is_refused(
+def test_option_of_another_action_is_rejected(
     command: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

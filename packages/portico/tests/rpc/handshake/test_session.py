@@ -570,7 +570,7 @@ async def test_ending_a_session_ends_its_subscriptions(server: Server, connect: 
         ("prompts/list", None),
     ],
 )
-async def test_capability_that_is_not_advertised_is_a_method_that_is_not_there(
+async def test_capability_that_is_not_advertised_is_a_method_that_is_missing(
     method: str, params: Any, connect: Connect
 ) -> None:
     """basic/lifecycle, Operation (2025-06-18 on): both parties MUST "only use capabilities that were successfully

@@ -213,7 +213,7 @@ async def test_unexpected_exception_shows_an_id_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_refusal_of_the_author_is_an_error_with_the_authors_words(connect: Connect, revision: str) -> None:
+async def test_rejection_of_the_author_is_an_error_with_the_authors_words(connect: Connect, revision: str) -> None:
     """A prompt has no isError: a ToolError in its body must not come back as the result of a tool."""
     server = Server("s")
 

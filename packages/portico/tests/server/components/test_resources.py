@@ -251,7 +251,7 @@ async def test_missing_resource_error_contains_the_uri(revision: str, uri: str) 
     assert raised.value.data == {"uri": uri}
 
 
-async def test_file_that_is_missing_is_a_resource_that_is_missing(tmp_path: Path) -> None:
+async def test_missing_file_is_a_resource_that_is_missing(tmp_path: Path) -> None:
     server = Server("s")
     server.resource("a://{name}")(lambda name: (tmp_path / name).read_text())
     async with Client(server) as client:
@@ -278,7 +278,7 @@ async def test_unexpected_exception_shows_an_id_and_nothing_else(revision: str) 
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_refusal_of_the_author_is_an_error_with_the_authors_words(connect: Connect, revision: str) -> None:
+async def test_rejection_of_the_author_is_an_error_with_the_authors_words(connect: Connect, revision: str) -> None:
     """A resource has no isError: a ToolError in its body must not come back as the result of a tool."""
     server = Server("s")
 

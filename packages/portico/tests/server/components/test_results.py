@@ -239,7 +239,7 @@ async def test_text_is_a_text(connect: Connect, revision: str, hint: Any) -> Non
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_text_that_was_promised_is_structured_too(connect: Connect, revision: str) -> None:
+async def test_promised_text_is_structured_too(connect: Connect, revision: str) -> None:
     """As FastMCP and the official SDK have it: their clients read the value there."""
     tool, result = await listed_and_called(connect, returning(str, "words"), revision)
     assert result["content"] == [{"type": "text", "text": "words"}]

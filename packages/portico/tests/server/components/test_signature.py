@@ -776,7 +776,7 @@ def test_author_of_a_class_speaks() -> None:
     assert found == "Invalid argument 'x[1]': the end must not be before the start."
 
 
-def test_author_is_heard_and_the_cause_is_not() -> None:
+def test_author_is_received_and_the_cause_is_not() -> None:
     @dataclasses.dataclass
     class Lookup:
         name: str
@@ -942,7 +942,7 @@ def test_method_is_read_once_for_all_instances() -> None:
     assert inspect_signature(Counter().count, context_type=Context, skip=("step",)).input_schema["properties"] == {}
 
 
-def test_method_that_was_changed_is_read_again() -> None:
+def test_changed_method_is_read_again() -> None:
     class Changing(Counter):
         def count(self, step: int = 1) -> int:
             """Count."""

@@ -218,7 +218,7 @@ def test_names_and_aliases_are_all_different(name: str, aliases: list[str]) -> N
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_arguments_arrive_as_the_types_that_were_asked_for(revision: str) -> None:
+async def test_arguments_arrive_as_the_types_that_were_requested(revision: str) -> None:
     seen: list[Any] = []
     server = Server("s")
 
@@ -388,7 +388,7 @@ def repairing(**options: Any) -> Server:
         ({"count": 1, "where": {"x": "1"}}, "arguments.where.x", "an integer"),
     ],
 )
-async def test_strict_arguments_refuses_texts_that_would_be_repaired(
+async def test_strict_arguments_rejects_texts_that_would_be_repaired(
     connect: Connect, arguments: dict[str, Any], path: str, expected: str
 ) -> None:
     call = {"name": "book", "arguments": arguments}
@@ -673,7 +673,7 @@ async def test_foreign_schema_may_return_an_explicit_result() -> None:
 @pytest.mark.parametrize(
     "schema", [{"type": "array"}, {}, {"type": "object", "properties": 5}, {"type": "object", "$ref": "#/nowhere"}]
 )
-def test_foreign_schema_that_cannot_be_used_is_refused_at_once(schema: dict[str, Any]) -> None:
+def test_foreign_schema_that_cannot_be_used_is_rejected_at_once(schema: dict[str, Any]) -> None:
     server = Server("s")
     with pytest.raises(UsageError, match="input_schema"):
         server.tool(name="t", input_schema=schema)(lambda arguments: "")

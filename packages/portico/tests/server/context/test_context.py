@@ -226,7 +226,7 @@ def visiting() -> Server:
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
-async def test_page_may_be_asked_for(revision: str) -> None:
+async def test_page_may_be_requested(revision: str) -> None:
     asked: list[ElicitParams] = []
 
     def answer(question: ElicitParams) -> ElicitResult:
@@ -322,7 +322,7 @@ async def test_model_may_be_given_tools(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_users_folders_may_be_asked_for(revision: str) -> None:
+async def test_users_folders_may_be_requested(revision: str) -> None:
     server = Server("s")
 
     @server.tool
@@ -398,7 +398,7 @@ async def test_body_may_do_without(revision: str) -> None:
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_client_that_refuses_is_an_error_that_a_body_can_catch(connect: Connect, revision: str) -> None:
+async def test_client_that_rejects_is_an_error_that_a_body_can_catch(connect: Connect, revision: str) -> None:
     server = Server("s")
 
     @server.tool
@@ -418,7 +418,7 @@ async def test_client_that_refuses_is_an_error_that_a_body_can_catch(connect: Co
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
-async def test_client_that_refuses_is_otherwise_a_tool_that_failed(connect: Connect, revision: str) -> None:
+async def test_client_that_rejects_is_otherwise_a_tool_that_failed(connect: Connect, revision: str) -> None:
     """The tool ran, so what went wrong in it is a result; and a code of the client's is not one of ours."""
     wire = connect(needy())
     await wire.initialize(revision, {"sampling": {}})
@@ -848,7 +848,7 @@ async def test_state_is_a_text(connect: Connect, state: Any) -> None:
     assert "requestState" in error["message"]
 
 
-async def test_state_that_grows_without_end_is_refused_in_words(connect: Connect) -> None:
+async def test_state_that_grows_without_end_is_rejected_in_words(connect: Connect) -> None:
     server = Server("s")
 
     @server.tool
@@ -1030,7 +1030,7 @@ async def test_stateless_request_receives_requested_notifications(connect: Conne
 
 
 @pytest.mark.requirement("logging.unknown-level")
-async def test_level_that_does_not_exist_is_refused(connect: Connect) -> None:
+async def test_level_that_does_not_exist_is_rejected(connect: Connect) -> None:
     error = (await connect(needy()).request_stateless("tools/list", log_level="loud"))["error"]
     assert error["code"] == -32602
     assert "logLevel" in error["message"]

@@ -153,7 +153,7 @@ async def test_page_is_an_absolute_http_url_with_a_host(connect: Connect, revisi
 @pytest.mark.parametrize(
     "url", ["https://example.com", "http://localhost:8080/a?b=c#d", "https://[::1]/", "HTTPS://u@example.com/%20"]
 )
-async def test_pages_that_are_pages_are_asked_for(connect: Connect, url: str) -> None:
+async def test_pages_that_are_pages_are_requested(connect: Connect, url: str) -> None:
     server = Server("s")
 
     @server.tool
@@ -379,7 +379,7 @@ async def test_malformed_server_requests_are_not_sent(
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25"])
-async def test_client_that_refuses_a_handlers_question_has_a_tool_that_failed(connect: Connect, revision: str) -> None:
+async def test_client_that_rejects_a_handlers_question_has_a_tool_that_failed(connect: Connect, revision: str) -> None:
     result = await Asked(connect, question("elicitation/create", FORM), revision).call(
         "t", ClientRequestFailed("no thanks")
     )

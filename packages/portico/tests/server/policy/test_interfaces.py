@@ -139,7 +139,7 @@ async def test_denied_components_are_neither_listed_nor_callable() -> None:
             await client.call_tool("indirectly", {"tool": "rm"})
 
 
-async def test_mounted_name_that_is_denied_is_not_there() -> None:
+async def test_denied_mounted_name_is_missing() -> None:
     server = a_server()
     server.set_policy(access_policy=Only("files.write"))
     async with Client(server) as client:

@@ -161,7 +161,7 @@ async def test_missing_mounted_resource_error_has_the_exposed_uri() -> None:
             assert raised.value.message == f"Resource not found: {uri}"
 
 
-async def test_without_a_prefix_names_stay_as_they_are() -> None:
+async def test_without_a_prefix_names_stay_unchanged() -> None:
     async with Client(outer(prefix=None)) as client:
         assert [one.name for one in await client.list_tools()][:2] == ["own", "add"]
         assert (await client.call_tool("add", {"a": 1, "b": 2})).data == 3
@@ -176,7 +176,7 @@ async def test_our_own_names_come_first() -> None:
         assert (await client.call_tool("add")).text == "own"
 
 
-async def test_name_that_is_hidden_is_not_listed_twice() -> None:
+async def test_hidden_name_is_not_listed_twice() -> None:
     """A list with the same name twice has one that nobody can call; names are unique in a server."""
     server = Server("outer")
     server.tool("add")(lambda: "own")
@@ -234,7 +234,7 @@ def test_server_is_not_mounted_in_itself() -> None:
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
-async def test_refusal_passes_through(revision: str) -> None:
+async def test_rejection_passes_through(revision: str) -> None:
     async with Client(outer(), protocol_version=revision) as client:
         with pytest.raises(ToolError, match=r"Not today\."):
             await client.call_tool("x_refuse")

@@ -195,7 +195,7 @@ def test_invalid_additions_and_removals_raise_usage_error() -> None:
         server.add(Notes())
 
 
-async def test_service_that_was_removed_can_come_back() -> None:
+async def test_removed_service_can_come_back() -> None:
     server = Server("s")
     notes = Notes()
     server.add(notes)
@@ -413,7 +413,7 @@ async def test_service_lives_as_long_as_its_server() -> None:
     assert lived[3:] == ["second ends", "first ends", "server ends"]
 
 
-async def test_service_that_was_removed_does_not_live() -> None:
+async def test_removed_service_does_not_live() -> None:
     lived: list[str] = []
 
     class Living(Service):

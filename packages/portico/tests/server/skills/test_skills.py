@@ -481,7 +481,7 @@ def test_names_that_are_allowed(tmp_path: Path, name: str) -> None:
     Skills(tmp_path)
 
 
-def test_skill_beyond_the_limits_is_refused_at_once(folder: Path) -> None:
+def test_skill_beyond_the_limits_is_rejected_at_once(folder: Path) -> None:
     for number in range(506):
         write(folder, f"pdf-forms/many/{number}.txt", "")
     Skills(folder)

@@ -418,7 +418,7 @@ async def test_detached_body_of_2025_11_25_asks_in_the_call(old: TalkOld, servin
     assert not [one for one in client.wire.other_messages if one.get("method") == "elicitation/create"]
 
 
-async def test_without_the_extension_a_detached_body_just_goes_on(modern: Talk, serving: Serve) -> None:
+async def test_without_the_extension_a_detached_body_just_continues(modern: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = modern(await serving(server))
     asked = await client.call("later", capabilities=WITHOUT)
@@ -429,7 +429,7 @@ async def test_without_the_extension_a_detached_body_just_goes_on(modern: Talk, 
     assert gates.done == ["noted", "later"]
 
 
-async def test_without_a_wish_a_detached_body_just_goes_on(old: TalkOld, serving: Serve) -> None:
+async def test_without_a_wish_a_detached_body_just_continues(old: TalkOld, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     client.wire.send({"jsonrpc": "2.0", "id": "call", "method": "tools/call", "params": {"name": "later"}})

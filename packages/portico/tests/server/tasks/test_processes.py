@@ -53,7 +53,7 @@ async def row(url: str, id: str) -> Job:
         return await database.read(lambda tx: tx.fetch_one(Job, "select * from portico_job where id = :id", {"id": id}))
 
 
-async def test_after_a_kill_the_next_process_goes_on_after_the_last_finished_step(
+async def test_after_a_kill_the_next_process_continues_after_the_last_finished_step(
     url: str, done: Path, start: Start
 ) -> None:
     first = await start()
@@ -258,7 +258,7 @@ def test_invisible_processes_have_unknown_state(worker: str) -> None:
     assert not worker_ids.is_worker_dead(worker.format(place=place))
 
 
-def test_process_that_is_hidden_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hidden_process_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = named_like(os.getpid())
     monkeypatch.setattr(worker_ids, "_read", lambda path: "" if path.endswith("/stat") else path)
     monkeypatch.setattr(worker_ids, "_host_identity", lambda: worker.partition("/")[0])

@@ -240,7 +240,7 @@ async def test_change_between_looking_and_listening_is_not_missed(
     await listening.wait_for("completed")
 
 
-async def test_when_events_were_lost_listeners_are_reported_all_the_same(modern: Talk, serving: Serve) -> None:
+async def test_when_events_were_lost_listeners_are_reported_anyway(modern: Talk, serving: Serve) -> None:
     """Of too many events only the topic is left; then it may have been any task."""
     server, _ = with_tools()
     client = modern(await serving(server))

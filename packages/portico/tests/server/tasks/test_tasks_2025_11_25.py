@@ -178,7 +178,7 @@ async def test_wrong_arguments_are_reported_at_the_call(old: Talk, serving: Serv
     assert (await client.request("tasks/list"))["tasks"] == []
 
 
-async def test_update_of_the_extension_is_not_there(old: Talk, serving: Serve) -> None:
+async def test_update_of_the_extension_is_missing(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start("ask")
@@ -501,7 +501,7 @@ async def test_cancelling_a_task_cancels_its_input_request(old: Talk, serving: S
         {"result": "yes"},
     ],
 )
-async def test_refusal_is_for_the_body_to_deal_with(old: Talk, serving: Serve, reply: Any) -> None:
+async def test_rejection_is_for_the_body_to_deal_with(old: Talk, serving: Serve, reply: Any) -> None:
     server = Server("tasks", store="sqlite://")
 
     @server.tool(task="required")

@@ -587,7 +587,7 @@ async def test_task_that_asks_is_cancelled(modern: Talk, serving: Serve) -> None
 
 @pytest.mark.requirement("tasks.status")
 @pytest.mark.parametrize(("tool", "status"), [("refuse", "completed"), ("err", "failed")])
-async def test_task_that_is_over_stays_as_it_is(modern: Talk, serving: Serve, tool: str, status: str) -> None:
+async def test_task_that_is_over_stays_unchanged(modern: Talk, serving: Serve, tool: str, status: str) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
     before = await client.end(tool)

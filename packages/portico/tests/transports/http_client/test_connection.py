@@ -223,7 +223,7 @@ async def test_malformed_responses_are_rejected(
     ],
     ids=["headers", "value", "name", "reason", "102s with headers", "102s", "trailers", "trailer", "extension"],
 )
-async def test_head_without_end_is_refused(
+async def test_head_without_end_is_rejected(
     listen: Listen, pool: HttpConnectionPool, beginning: bytes, endless: bytes
 ) -> None:
     async def script(peer: Peer) -> None:

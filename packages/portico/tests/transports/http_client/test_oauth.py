@@ -202,7 +202,7 @@ async def test_login_has_no_short_timeout(serve: Serve, issuer: Issuer) -> None:
     assert issuer.tokens == ["token-1", "token-2"]
 
 
-async def test_page_of_any_length_may_come_with_a_refusal(serve: Serve, issuer: Issuer) -> None:
+async def test_page_of_any_length_may_come_with_a_rejection(serve: Serve, issuer: Issuer) -> None:
     there = await serve()
     there.rules["server/discover"] = lambda peer, request: peer.answer(403, "x" * 2_000_000, "text/html")
     with pytest.raises(AuthorizationError, match="forbids"):
@@ -213,7 +213,7 @@ async def test_page_of_any_length_may_come_with_a_refusal(serve: Serve, issuer: 
             pass
 
 
-async def test_server_that_refuses_every_token_is_left(serve: Serve, issuer: Issuer) -> None:
+async def test_server_that_rejects_every_token_is_left(serve: Serve, issuer: Issuer) -> None:
     there = await serve(Guarded(issuer))
     there.refused |= {f"token-{number}" for number in range(100)}
     with pytest.raises(TokenRejected):
@@ -349,7 +349,7 @@ async def test_browser_comes_back(opened: list[str]) -> None:
         await page(port, "/callback?code=1")
 
 
-async def test_browser_that_was_refused_is_reported_so(opened: list[str]) -> None:
+async def test_rejected_browser_is_reported_so(opened: list[str]) -> None:
     port = free_port()
     redirect = f"http://127.0.0.1:{port}/callback"
     login = asyncio.ensure_future(BrowserLogin(lambda url: None)("https://issuer.test/", redirect))

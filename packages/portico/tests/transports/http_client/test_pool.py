@@ -88,7 +88,7 @@ async def test_untrusted_certificate_is_rejected(listen: Listen, pool_of: Any, t
     assert seen == []
 
 
-async def test_certificate_for_another_name_is_refused(
+async def test_certificate_for_another_name_is_rejected(
     listen: Listen, pool_of: Any, tls_server: ssl.SSLContext, tls_client: ssl.SSLContext
 ) -> None:
     seen: list[Request] = []
@@ -404,7 +404,7 @@ async def test_tunnel_to_another_server_fails_tls_verification(
         ("", "through the proxy: the server closed the connection"),
     ],
 )
-async def test_proxy_that_refuses_is_reported_to(
+async def test_proxy_that_rejects_is_reported_to(
     listen: Listen, pool_of: Any, monkeypatch: pytest.MonkeyPatch, answer: str, complaint: str
 ) -> None:
     proxy = await listen(tunnel([], None, answer))  # type: ignore[arg-type]

@@ -67,7 +67,7 @@ async def test_server_of_2024_11_05_is_spoken_to(how: str) -> None:
         assert {"sent", "received"} <= set(seen)
 
 
-async def test_changes_are_heard(heard: Any) -> None:
+async def test_changes_are_received(heard: Any) -> None:
     server = weather()
     async with (
         served(server) as url,
@@ -131,7 +131,7 @@ async def test_way_back_to_2024_11_05(serve: Serve) -> None:
 
 @pytest.mark.requirement("old-sse.endpoint")
 @pytest.mark.parametrize("where", ["http://127.0.0.1:1/x", "//evil.test/x", "https://127.0.0.1/x", "file:///x"])
-async def test_endpoint_on_another_origin_is_refused(serve: Serve, where: str) -> None:
+async def test_endpoint_on_another_origin_is_rejected(serve: Serve, where: str) -> None:
     there = await serve(Old(where))
     with pytest.raises(ProtocolError, match=r"127\.0\.0\.1.* announced a message endpoint of another origin"):
         async with asyncio.timeout(TIMEOUT_SECONDS), Client({"url": there.url, "type": "sse"}, auth="secret"):
@@ -141,7 +141,7 @@ async def test_endpoint_on_another_origin_is_refused(serve: Serve, where: str) -
 
 
 @pytest.mark.requirement("old-sse.fallback")
-async def test_where_there_is_neither_the_first_refusal_is_reported(serve: Serve) -> None:
+async def test_where_there_is_neither_the_first_rejection_is_reported(serve: Serve) -> None:
     there = await serve(Endpoint(modern=False))
     there.rules |= {
         says: lambda peer, request: peer.answer(404, "no such page", "text/plain")
@@ -188,7 +188,7 @@ async def test_stream_that_ends_at_once_is_reported_to(serve: Serve) -> None:
             pass
 
 
-async def test_messages_on_the_heels_of_the_endpoint_are_heard(serve: Serve, heard: Any) -> None:
+async def test_messages_on_the_heels_of_the_endpoint_are_received(serve: Serve, heard: Any) -> None:
     there = await serve(Old())
 
     async def rule(peer: Peer, request: Request) -> None:
@@ -204,7 +204,7 @@ async def test_messages_on_the_heels_of_the_endpoint_are_heard(serve: Serve, hea
         await heard.wait_for("notifications/early")
 
 
-async def test_post_that_is_refused_fails_the_call(serve: Serve) -> None:
+async def test_rejected_post_fails_the_call(serve: Serve) -> None:
     there = await serve(Old())
     there.rules["tools/call"] = lambda peer, request: peer.answer(413, "too much", "text/plain")
     async with asyncio.timeout(TIMEOUT_SECONDS), Client({"url": there.url, "type": "sse"}) as client:

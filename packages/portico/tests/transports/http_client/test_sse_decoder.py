@@ -169,7 +169,7 @@ def test_non_numeric_retry_is_ignored(said: str) -> None:
     [b"data: " + b"x" * 99, b"data: xx\n", b"data:\n", b"event: " + b"x" * 99, b": " + b"x" * 99, b"xx"],
     ids=lambda one: repr(one[:8]),
 )
-def test_endless_event_is_refused(endless: bytes) -> None:
+def test_endless_event_is_rejected(endless: bytes) -> None:
     events = SseDecoder(LONGEST)
     with pytest.raises(ProtocolError, match="longer than 10000 bytes"):
         for _ in range(LONGEST * 2):

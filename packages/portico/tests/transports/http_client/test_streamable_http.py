@@ -231,7 +231,7 @@ async def test_version_header_has_the_negotiated_version(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("id", ["two words", "é", "a, b", "tab\there"])
-async def test_session_id_that_no_header_can_carry_is_refused(serve: Serve, id: str) -> None:
+async def test_session_id_that_no_header_can_carry_is_rejected(serve: Serve, id: str) -> None:
     there = await serve(Endpoint(modern=False))
     there.rules["initialize"] = lambda peer, request: peer.result(request, there.greeting(), Mcp_Session_Id=id)
     with pytest.raises(ProtocolError, match=r"127\.0\.0\.1.*initialize.*session id"):
@@ -309,7 +309,7 @@ async def test_error_of_the_protocol_is_one_at_any_status(serve: Serve, modern: 
 
 
 @pytest.mark.parametrize("id", [None, "server-error", "absent"])
-async def test_refusal_need_not_have_the_id(serve: Serve, id: str | None) -> None:
+async def test_rejection_need_not_have_the_id(serve: Serve, id: str | None) -> None:
     """Who could not read the request, or did not let it in, does not know it."""
     there = await serve()
     body: Any = {"jsonrpc": "2.0", "error": {"code": -32600, "message": "Bad"}} | ({} if id == "absent" else {"id": id})
@@ -320,7 +320,7 @@ async def test_refusal_need_not_have_the_id(serve: Serve, id: str | None) -> Non
     assert raised.value.code == -32600
 
 
-async def test_refusal_without_an_id_may_come_on_the_stream(serve: Serve) -> None:
+async def test_rejection_without_an_id_may_come_on_the_stream(serve: Serve) -> None:
     there = await serve()
 
     def rule(peer: Peer, request: Request) -> None:
@@ -375,7 +375,7 @@ async def test_status_401_and_403_raise_authorization_error(serve: Serve, status
     ],
     ids=str,
 )
-async def test_reason_of_a_refusal_is_in_the_error(
+async def test_reason_of_a_rejection_is_in_the_error(
     serve: Serve, status: int, words: str, body: Any, kind: str | None, reason: str
 ) -> None:
     there = await serve()
@@ -727,7 +727,7 @@ async def test_stream_that_is_not_to_be_resumed_ends_the_call(serve: Serve, stat
     assert len(there.requests_for("GET")) == 2
 
 
-async def test_stream_that_cannot_be_resumed_is_not_asked_for_without_end(serve: Serve) -> None:
+async def test_stream_that_cannot_be_resumed_is_not_requested_without_end(serve: Serve) -> None:
     there = await serve(Endpoint(modern=False))
 
     def call(peer: Peer, request: Request) -> None:

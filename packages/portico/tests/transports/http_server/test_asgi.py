@@ -342,7 +342,7 @@ async def test_deleting_a_session_ends_pending_requests(endpoint: At) -> None:
         assert (await raw.response()).status in (200, 202, 404)
 
 
-async def test_body_that_is_too_large_is_413(served: Served, endpoint: At) -> None:
+async def test_oversized_body_is_413(served: Served, endpoint: At) -> None:
     """docs/how-to/deploy.md, Limits: declared or streamed."""
     kind = {"content-type": "application/json"}
     declared = await endpoint.site.request("POST", endpoint.path, kind, b"x" * 100_001)
@@ -527,7 +527,7 @@ async def test_failed_lifespan_sends_startup_failed() -> None:
     assert sent == ["lifespan.startup.failed"]
 
 
-async def test_other_kinds_of_connections_are_refused() -> None:
+async def test_other_kinds_of_connections_are_rejected() -> None:
     """ASGI 3: an application raises for a scope it does not know."""
     app = Server("small", version="1").http_app()
 

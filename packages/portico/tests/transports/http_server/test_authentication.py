@@ -105,7 +105,7 @@ async def test_proxy_may_drop_the_port_of_the_public_url(
     assert response.status == status
 
 
-async def test_audience_of_a_refused_token_is_logged_as_a_warning(
+async def test_audience_of_a_rejected_token_is_logged_as_a_warning(
     guarded: Server, serve: Serve, issuer: Issuer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "portico.auth")
@@ -158,7 +158,7 @@ async def test_signed_token_identifies_its_subject(guarded: Server, serve: Serve
         ("cnf", {"x5t#S256": "abc"}),
     ],
 )
-async def test_wrong_claim_is_refused(guarded: Server, serve: Serve, issuer: Issuer, name: str, value: Any) -> None:
+async def test_wrong_claim_is_rejected(guarded: Server, serve: Serve, issuer: Issuer, name: str, value: Any) -> None:
     site = await serve(guarded)
     response = await call(site, issuer.token(AUDIENCE, **{name: value}))
     assert response.status == 401
@@ -184,7 +184,7 @@ async def test_wrong_claim_is_refused(guarded: Server, serve: Serve, issuer: Iss
         {"gty": "client-credentials"},
     ],
 )
-async def test_token_without_the_claim_that_is_the_id_is_refused(
+async def test_token_without_the_claim_that_is_the_id_is_rejected(
     serve: Serve, server: Server, issuer: Issuer, claims: dict[str, Any]
 ) -> None:
     """Otherwise all users of one client would be one principal."""
@@ -477,7 +477,7 @@ async def test_server_without_a_known_url_requires_public_url(server: Server, is
 
 
 @pytest.mark.requirement("auth.header-only")
-async def test_token_in_the_query_is_refused(guarded: Server, serve: Serve, issuer: Issuer) -> None:
+async def test_token_in_the_query_is_rejected(guarded: Server, serve: Serve, issuer: Issuer) -> None:
     site = await serve(guarded)
     token = issuer.token(AUDIENCE)
     assert (await call(site, token)).status == 200

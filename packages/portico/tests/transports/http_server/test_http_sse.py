@@ -161,7 +161,7 @@ async def test_session_ends_with_a_stream_that_is_closed_politely(serve: Serve, 
 
 
 @pytest.mark.parametrize("query", ["", "?session_id=", "?session_id=nobody", "?sessionId=x", "?session_id=%00"])
-async def test_session_that_is_not_there_is_404(serve: Serve, server: Server, query: str) -> None:
+async def test_missing_session_is_404(serve: Serve, server: Server, query: str) -> None:
     """As for the sessions of later revisions: it is how a client knows that it must connect again."""
     site = await serve(server, sse=True)
     fields = {"content-type": "application/json"}

@@ -146,7 +146,7 @@ async def test_known_head_is_judged_again_by_the_moment(
     assert (await raw.response()).status == 200
 
 
-async def test_heads_that_were_read_do_not_pile_up(serve: Serve, server: Server) -> None:
+async def test_read_heads_do_not_pile_up(serve: Serve, server: Server) -> None:
     """The same: what is remembered is bounded, whatever clients make up."""
     site = await serve(server)
     raw = await site.connect()
@@ -582,7 +582,7 @@ async def test_unknown_http_method_is_rejected_once(serve: Serve, server: Server
     assert await raw.is_over()
 
 
-async def test_path_that_is_not_there_is_404(serve: Serve, server: Server) -> None:
+async def test_missing_path_is_404(serve: Serve, server: Server) -> None:
     """RFC 9110 15.5.5."""
     site = await serve(server)
     for path in ("/nowhere", "/mcp/", "/mcp/..", "//mcp", "/MCP", "/health/"):

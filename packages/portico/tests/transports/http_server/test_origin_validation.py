@@ -98,7 +98,7 @@ NOT_OURS = [
 
 @pytest.mark.requirement("http.host")
 @pytest.mark.parametrize("host", OURS)
-async def test_names_of_this_machine_are_let_in(serve: Serve, server: Server, host: str) -> None:
+async def test_names_of_this_machine_are_accepted(serve: Serve, server: Server, host: str) -> None:
     """A localhost server accepts a localhost Host, with any port."""
     site = await serve(server)
     assert (await site.call("echo", {"text": "x"}, headers={"host": host})).status == 200
@@ -157,7 +157,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("host", ["localhost:{}", "127.0.0.1:{}", "[::1]:{}", "LOCALHOST:{}"])
-async def test_our_own_pages_are_let_in(serve: Serve, server: Server, host: str) -> None:
+async def test_our_own_pages_are_accepted(serve: Serve, server: Server, host: str) -> None:
     """2025-11-25, basic/transports, Security Warning; no Origin is no browser, and no danger."""
     site = await serve(server)
     own = host.format(site.port)
@@ -213,7 +213,7 @@ async def test_every_request_is_checked(serve: Serve, server: Server, method: st
         assert (await site.request(method, path, fields)).status == 403
 
 
-async def test_refusal_names_the_setting(serve: Serve, server: Server) -> None:
+async def test_rejection_names_the_setting(serve: Serve, server: Server) -> None:
     """docs/how-to/deploy.md: a refusal says which setting would have allowed it."""
     site = await serve(server)
     host = await site.request("GET", "/metrics", {"host": "evil.example"})
@@ -235,7 +235,7 @@ async def test_rejection_quotes_a_bounded_text(serve: Serve, server: Server) -> 
 @pytest.mark.parametrize(
     "host", ["tools.example", "TOOLS.example", "tools.example:443", "tools.example.", "[2001:db8::1]:1"]
 )
-async def test_host_that_is_listed_is_let_in(serve: Serve, server: Server, host: str) -> None:
+async def test_listed_host_is_accepted(serve: Serve, server: Server, host: str) -> None:
     """docs/how-to/deploy.md: a name, with or without a port, that clients reach us by."""
     site = await serve(server, allowed_hosts=["tools.example", "2001:db8::1"])
     assert (await site.request("GET", "/metrics", {"host": host})).status == 200
@@ -250,7 +250,7 @@ async def test_allowed_host_with_port_is_accepted_with_it(serve: Serve, server: 
     assert (await site.request("GET", "/metrics", {"host": "tools.example"})).status == 403
 
 
-async def test_origin_that_is_listed_is_let_in(serve: Serve, server: Server) -> None:
+async def test_listed_origin_is_accepted(serve: Serve, server: Server) -> None:
     """docs/how-to/deploy.md: an origin is a scheme, a name and a port, and all three count."""
     site = await serve(server, allowed_origins=["https://app.example", "https://other.example:8443/"])
     for origin, status in {
@@ -297,7 +297,7 @@ server = Server("small", version="1")
 """
 
 
-async def test_environment_is_heard(run: Any, at: Any, tmp_path: Path) -> None:
+async def test_environment_is_received(run: Any, at: Any, tmp_path: Path) -> None:
     """docs/how-to/deploy.md: PORTICO_ALLOWED_HOSTS and PORTICO_ALLOWED_ORIGINS, with commas; and the options too."""
     (tmp_path / "small.py").write_text(SCRIPT)
     environment = {
@@ -400,7 +400,7 @@ async def test_allowed_origin_can_read_responses(serve: Serve, server: Server) -
         ({"mcp-session-id": "gone", "mcp-protocol-version": "2025-11-25"}, 404),
     ],
 )
-async def test_page_that_is_let_in_can_read_refusals(
+async def test_page_that_is_accepted_can_read_rejections(
     serve: Serve, server: Server, fields: dict[str, str | None], status: int
 ) -> None:
     """Fetch, 3.2: without the header a page sees a network failure, and cannot know that it must log in again."""

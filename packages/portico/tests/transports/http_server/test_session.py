@@ -183,7 +183,7 @@ async def test_missing_session_id_is_400(serve: Serve, server: Server, revision:
 @pytest.mark.requirement("sessions.gone-404")
 @every
 @pytest.mark.parametrize("dead", ["gone", "0" * 48, "../../etc/passwd", "\xe9\xe8", "x" * 5000])
-async def test_session_that_is_not_there_is_404(serve: Serve, server: Server, revision: str, dead: str) -> None:
+async def test_missing_session_is_404(serve: Serve, server: Server, revision: str, dead: str) -> None:
     """basic/transports, Session Management: MUST respond with 404 after it was terminated."""
     site = await serve(server)
     session = await site.initialize(revision)
@@ -293,7 +293,7 @@ async def test_session_that_was_never_used_goes_before_an_older_one(serve: Serve
     assert set(site.exchange.sessions) == {used.id, flood[-1]}
 
 
-async def test_where_all_sessions_are_in_use_a_new_one_is_refused(serve: Serve, server: Server) -> None:
+async def test_where_all_sessions_are_in_use_a_new_one_is_rejected(serve: Serve, server: Server) -> None:
     """503; room that is made can be used."""
     site = await serve(server, max_sessions=2)
     first, second = await site.initialize(R4), await site.initialize(R4)
@@ -563,7 +563,7 @@ async def test_one_bad_member_does_not_spoil_a_batch(serve: Serve, server: Serve
 
 
 @pytest.mark.requirement("batch.members")
-async def test_empty_batch_is_refused(serve: Serve, server: Server) -> None:
+async def test_empty_batch_is_rejected(serve: Serve, server: Server) -> None:
     """JSON-RPC 2.0, section 6: an empty array is an invalid request. What cannot be accepted is an HTTP error."""
     site = await serve(server)
     session = await site.initialize(R2)
@@ -624,7 +624,7 @@ async def test_server_request_is_sent_on_the_stream_of_its_call(serve: Serve, se
 
 
 @pytest.mark.requirement("questions.refused")
-async def test_refused_question_is_the_tools_failure(serve: Serve, server: Server) -> None:
+async def test_rejected_question_is_the_tools_failure(serve: Serve, server: Server) -> None:
     """2025-11-25, client/elicitation: a client may answer with an error."""
     site = await serve(server)
     session = await site.initialize(R4, ELICIT)

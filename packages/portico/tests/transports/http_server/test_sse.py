@@ -29,7 +29,7 @@ def test_headers_are_encoded_as_lines() -> None:
 
 
 @pytest.mark.parametrize("value", [b"x\r\nset-cookie: a=b", b"x\ny", b"x\ry", b"x\x00"])
-def test_header_that_would_end_its_line_is_refused(value: bytes) -> None:
+def test_header_that_would_end_its_line_is_rejected(value: bytes) -> None:
     with pytest.raises(ValueError, match="line breaks or NUL"):
         encode_headers([(b"location", value)])
     with pytest.raises(ValueError, match="line breaks or NUL"):

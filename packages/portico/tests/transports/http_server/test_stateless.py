@@ -259,7 +259,7 @@ async def test_missing_header_is_a_mismatch(serve: Serve, server: Server, header
     "header", ["mcp-protocol-version", "mcp-method", "mcp-name", "mcp-param-region", "Mcp-Param-Unknown"]
 )
 @pytest.mark.parametrize("same", [True, False])
-async def test_header_that_stands_twice_is_a_mismatch(serve: Serve, routed: Server, header: str, same: bool) -> None:
+async def test_header_that_is_duplicated_is_a_mismatch(serve: Serve, routed: Server, header: str, same: bool) -> None:
     """Duplicated is -32020 too: first and last may be read by different parties."""
     site = await serve(routed)
     value = {"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": "text"}.get(header, "eu")
@@ -801,7 +801,7 @@ async def test_listener_that_leaves_is_forgotten(serve: Serve, server: Server, w
 # Limits
 
 
-async def test_more_calls_than_there_may_be_are_refused(
+async def test_more_calls_than_there_may_be_are_rejected(
     serve: Serve, server: Server, held: Any, wait_until: Callable[..., Any]
 ) -> None:
     """docs/how-to/deploy.md, Limits: 503 with Retry-After; what is running is not disturbed."""
@@ -848,7 +848,7 @@ async def test_wrong_token_is_401_with_a_challenge(serve: Serve, server: Server,
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
-async def test_right_token_is_let_in(serve: Serve, server: Server, scheme: str) -> None:
+async def test_right_token_is_accepted(serve: Serve, server: Server, scheme: str) -> None:
     """RFC 9110 11.1: the scheme is case-insensitive."""
     site = await serve(server, token="right")
     assert (await site.call("echo", {"text": "x"}, headers={"authorization": f"{scheme} right"})).status == 200

@@ -151,7 +151,7 @@ async def test_non_json_responses_become_content(server: Server) -> None:
         assert "204" in (await client.call_tool("remove_item", {"item_id": 1})).content[0].text
 
 
-async def test_refusal_has_the_status_and_the_first_two_kilobytes(server: Server) -> None:
+async def test_rejection_has_the_status_and_the_first_two_kilobytes(server: Server) -> None:
     async with Client(server) as client:
         result = await client.call_tool("remove_item", {"item_id": 404}, raise_on_error=False)
     assert result.is_error

@@ -66,6 +66,6 @@ def test_header_is_simple() -> None:
 
 
 @pytest.mark.parametrize("value", ["..", ".", "../admin", "a/../../b", "..\\x", "", ["a", ".."], {"k": ".."}])
-def test_value_that_would_lead_to_another_path_is_refused(value: Any) -> None:
+def test_value_that_would_lead_to_another_path_is_rejected(value: Any) -> None:
     with pytest.raises(ToolError, match="must not be empty or contain"):
         serialize_path("id", value)

@@ -56,7 +56,7 @@ def test_openapi_3_0_keywords_are_converted_to_2020_12(said: dict[str, Any], mea
     assert SchemaConverter(read_document(document({}))).convert(said, "in") == meant
 
 
-def test_3_1_is_left_as_it_is() -> None:
+def test_3_1_is_left_unchanged() -> None:
     said = {"type": ["string", "null"], "exclusiveMinimum": 1, "examples": ["a"]}
     assert SchemaConverter(read_document(document({}, "3.1.0"))).convert(said, "in") == said
 
@@ -76,7 +76,7 @@ async def test_recursive_schemas_remain_references_and_unused_are_omitted() -> N
     assert set(found.output_schema["$defs"]) == {"Node"}
 
 
-async def test_read_only_is_not_asked_for_and_write_only_not_promised() -> None:
+async def test_read_only_is_not_requested_and_write_only_not_promised() -> None:
     user = {
         "type": "object",
         "required": ["id", "name", "password"],

@@ -102,7 +102,7 @@ async def test_notifications_queued_before_a_deploy_are_delivered_after_it(serve
         seen += (await one.chunk()).decode()
 
 
-async def test_calls_that_need_no_store_go_on_while_it_is_away(
+async def test_calls_that_need_no_store_continue_while_it_is_away(
     serve: Any, postgres_server: Any, postgres_url: str, tmp_path: Path
 ) -> None:
     fleet = await serve("--workers", "2", env={"PORTICO_STORE": postgres_url, "TMPDIR": str(tmp_path)})

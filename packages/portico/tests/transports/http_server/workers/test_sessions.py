@@ -35,7 +35,7 @@ async def test_forged_session_id_is_rejected(standing: Any) -> None:
         assert {(await session.call("pid")).status for _ in range(4)} == {404}
 
 
-async def test_request_that_claims_to_be_sent_on_is_refused(standing: Any, line: Any) -> None:
+async def test_request_that_claims_to_be_sent_on_is_rejected(standing: Any, line: Any) -> None:
     fleet = standing
     one = await line(fleet.port)
     # However often: what was let in to be looked at later is not known as let in.

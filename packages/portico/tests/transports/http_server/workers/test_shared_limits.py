@@ -123,7 +123,7 @@ async def test_limit_is_that_of_all_workers(both: Any) -> None:
     assert len(done) == 10
 
 
-async def test_no_more_go_on_at_once_than_all_workers_may(standing: SharedFleet, tmp_path: Path) -> None:
+async def test_no_more_continue_at_once_than_all_workers_may(standing: SharedFleet, tmp_path: Path) -> None:
     flag = tmp_path / "flag"
     flag.touch()
     lines = [await HttpConnection.to(standing.port) for _ in range(20)]

@@ -61,7 +61,7 @@ async def issuer() -> AsyncIterator[Any]:
     await serving
 
 
-async def test_proof_is_good_once_in_all_workers(serve: Any, server_file: Path, issuer: Any) -> None:
+async def test_proof_is_valid_once_in_all_workers(serve: Any, server_file: Path, issuer: Any) -> None:
     guarded = GUARDED.format(issuer=issuer.url, audience=AUDIENCE)
     await asyncio.to_thread(server_file.write_text, SERVER + guarded)
     fleet = await serve("--workers", "2")

@@ -227,7 +227,7 @@ async def test_session_with_tampered_row_is_not_taken_over(serve: Any, tmp_path:
     assert (await kept.call("pid")).status == 200
 
 
-async def test_address_that_was_changed_is_not_sent_to(postgres_url: str) -> None:
+async def test_changed_address_is_not_sent_to(postgres_url: str) -> None:
     signing = SigningKeys([b"k" * 32])
     ours, theirs = [await open_worker_store(postgres_url, worker * 16, "s", signing) for worker in "ab"]
     try:

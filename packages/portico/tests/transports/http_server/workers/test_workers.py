@@ -38,7 +38,7 @@ async def test_workers_answer_and_the_supervisor_does_not(serve: Any) -> None:
     assert await fleet.end() == 0
 
 
-async def test_worker_that_is_killed_is_replaced(serve: Any) -> None:
+async def test_killed_worker_is_replaced(serve: Any) -> None:
     fleet = await serve("--workers", "2")
     first, second = sorted(fleet.workers())
     os.kill(first, signal.SIGKILL)
@@ -53,7 +53,7 @@ async def test_worker_that_is_killed_is_replaced(serve: Any) -> None:
     assert any("restarting it" in text for text in fleet.log)
 
 
-async def test_on_sighup_all_are_replaced_and_no_call_is_refused(serve: Any, tmp_path: Path) -> None:
+async def test_on_sighup_all_are_replaced_and_no_call_is_rejected(serve: Any, tmp_path: Path) -> None:
     fleet = await serve("--workers", "2")
     before, path, over = fleet.workers(), tmp_path / "counted", asyncio.Event()
 
