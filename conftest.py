@@ -145,10 +145,10 @@ class _RawClient:
         return await self.response(id)
 
     async def response(self, id: int | str) -> Any:
-        for one in self.other_messages:
-            if _answers(one, id):
-                self.other_messages.remove(one)
-                return one
+        for other_message in self.other_messages:
+            if _answers(other_message, id):
+                self.other_messages.remove(other_message)
+                return other_message
         while True:
             message = await self.receive()
             if _answers(message, id):

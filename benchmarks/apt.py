@@ -17,13 +17,13 @@ UNKNOWN = "of unknown version"
 
 def program(package: str, *names: str) -> str:
     """Return a program by one of its names, wherever the package puts it."""
-    return had(package, lambda: next((found for name in names if (found := shutil.which(name, path=PLACES))), None))
+    return had(package, lambda: next((result for name in names if (result := shutil.which(name, path=PLACES))), None))
 
 
 def had(package: str, look: Callable[[], str | None]) -> str:
     """Return the result of `look`, before or after installing the package."""
-    if found := look():
-        return found
+    if result := look():
+        return result
     if not (apt := shutil.which("apt-get")):
         raise NotInstalled(f"it is not on this machine, and there is no apt-get to install {package} with")
     if os.geteuid() != 0:
@@ -35,24 +35,24 @@ def had(package: str, look: Callable[[], str | None]) -> str:
         # A machine that was just made does not know yet what there is.
         run([apt, "update", "--quiet"])
         run(install)
-    if found := look():
-        return found
+    if result := look():
+        return result
     raise NotInstalled(f"apt-get installed {package}, and it is still not there")
 
 
 def version(package: str) -> str:
     command = ["dpkg-query", "--show", "--showformat=${Version}", package]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        output = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except OSError:
         return UNKNOWN
-    return said.stdout.strip() or UNKNOWN
+    return output.stdout.strip() or UNKNOWN
 
 
 def prepare(peer: Peer, *names: str) -> Peer:
     """Return the peer with its program, or with the reason why it is not available."""
     try:
-        found = program(peer.package, *(names or (peer.title,)))
+        result = program(peer.package, *(names or (peer.title,)))
     except NotInstalled as why:
         return replace(peer, reason=str(why))
-    return replace(peer, program=(found,), version=version(peer.package))
+    return replace(peer, program=(result,), version=version(peer.package))

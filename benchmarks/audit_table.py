@@ -140,9 +140,9 @@ def measure(size: Size) -> Table:
             seconds, processor = run(verified(str(folder / "million.db"), folder))
             return {"verify": seconds * RECORDS / records, "verify_cpu": processor * RECORDS / records}
 
-        take_turns(answers, size.rounds, [(ours, tuple(one.key for one in CALL_QUESTIONS), called)])
+        take_turns(answers, size.rounds, [(ours, tuple(item.key for item in CALL_QUESTIONS), called)])
         run(fill(str(folder / "million.db"), folder, records))
-        take_turns(answers, size.rounds, [(ours, tuple(one.key for one in VERIFY_QUESTIONS), verifying)])
+        take_turns(answers, size.rounds, [(ours, tuple(item.key for item in VERIFY_QUESTIONS), verifying)])
     return Table(
         "The audit", [Grid((*CALL_QUESTIONS, *VERIFY_QUESTIONS), [ours])], answers, goals(answers), legend=LEGEND
     )

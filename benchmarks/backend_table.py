@@ -164,13 +164,13 @@ def ask(peer: HttpPeer, load: str, variables: dict[str, str], seconds: int) -> d
         server.open()
         wrk.ask(load, server.port, server.request, CONNECTIONS, 1, None)
         before = server.cpu_ns()
-        found = wrk.ask(load, server.port, server.request, CONNECTIONS, seconds, None)
+        response = wrk.ask(load, server.port, server.request, CONNECTIONS, seconds, None)
         spent = server.cpu_ns() - before
         return {
-            "rate": found.per_second,
-            "p50": found.p50_us / 1e3,
-            "p99": found.p99_us / 1e3,
-            "cpu": spent / found.requests / 1e3,
+            "rate": response.per_second,
+            "p50": response.p50_us / 1e3,
+            "p99": response.p99_us / 1e3,
+            "cpu": spent / response.requests / 1e3,
             "memory": server.rss_bytes() / 1e6,
         }
 

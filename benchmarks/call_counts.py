@@ -87,12 +87,12 @@ def tally(codes: list[Any]) -> dict[str, int]:
 
 def roots(modules: list[str]) -> dict[str, str]:
     """Return each package's folder with the separator, so that `mcp` does not match `mcp_types`."""
-    found = {}
+    results = {}
     for name in modules:
         spec = importlib.util.find_spec(name)
         if spec and spec.submodule_search_locations:
-            found[name] = str(Path(spec.submodule_search_locations[0])) + "/"
-    return found
+            results[name] = str(Path(spec.submodule_search_locations[0])) + "/"
+    return results
 
 
 def load(path: str) -> Any:

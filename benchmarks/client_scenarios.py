@@ -69,8 +69,8 @@ def ask(peer: Peer, transport: str, seconds: float, target: list[str]) -> dict[s
     done = subprocess.run(program, capture_output=True, text=True, timeout=TIMEOUT, check=False, env=_env(peer))
     if done.returncode != 0:
         raise DriverError(f"the client ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return {key: found[key] for key in _OVER[transport]}
+    data: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return {key: data[key] for key in _OVER[transport]}
 
 
 def _env(peer: Peer) -> dict[str, str]:

@@ -21,8 +21,13 @@ def report(facts: dict[str, Any], answers: Answers, peers: list[Peer], size: Cli
     bullet = "- " if markdown else ""
     head = ["question", "unit", *(peer.title for peer in peers), "official ÷ Portico"]
     body = [
-        [one.text, one.unit, *(cell(answers, one, peer) for peer in peers), ratio(answers, one)]
-        for one in CLIENT_QUESTIONS
+        [
+            client_question.text,
+            client_question.unit,
+            *(cell(answers, client_question, peer) for peer in peers),
+            ratio(answers, client_question),
+        ]
+        for client_question in CLIENT_QUESTIONS
     ]
     rounds = "one round" if size.rounds == 1 else f"{size.rounds} rounds"
     blocks = [

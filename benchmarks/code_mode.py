@@ -77,19 +77,19 @@ def spent(process: int) -> float:
 async def processor_time(turns: int, work: str) -> float:
     """Return CPU seconds per call, read by a tool before the first call and after the last."""
     made, marks = server(), []
-    jails: Any = next(one for one in made.services if isinstance(one, CodeMode))._workers
-    take, taken = jails.take, []
+    jails: Any = next(service for service in made.services if isinstance(service, CodeMode))._workers
+    take, item = jails.take, []
 
     async def remember() -> Any:
-        taken.append(await take())
-        return taken[-1]
+        item.append(await take())
+        return item[-1]
 
     jails.take = remember
 
     @made.tool(annotations={"readOnlyHint": True})
     async def mark() -> None:
         """Read the clocks."""
-        marks.append(time.process_time() + spent(taken[-1].ends.pid))
+        marks.append(time.process_time() + spent(item[-1].ends.pid))
 
     async with Client(made) as client:
         for _ in range(turns):
@@ -101,8 +101,8 @@ async def times(turns: int) -> dict[str, float]:
     async with Client([sys.executable, __file__, "serve"]) as client:
 
         async def run(script: str, calls: int) -> None:
-            said = await client.call_tool("run", {"code": script.format(calls=calls)})
-            assert said.structured["calls"] == calls
+            result = await client.call_tool("run", {"code": script.format(calls=calls)})
+            assert result.structured["calls"] == calls
 
         async def direct() -> None:
             for n in range(CALLS):
@@ -128,8 +128,8 @@ async def times(turns: int) -> dict[str, float]:
 def traffic() -> dict[str, float]:
     """Return the characters that a model would write and read: arguments and results, without the envelope."""
     script = SCRIPT.format(calls=CALLS)
-    one = len('{"a":25,"b":1}') + len('{"content":[{"type":"text","text":"26"}],"structuredContent":{"result":26}}')
-    return {"run_bytes": len(script) + len('{"calls":50}'), "direct_bytes": CALLS * one}
+    item = len('{"a":25,"b":1}') + len('{"content":[{"type":"text","text":"26"}],"structuredContent":{"result":26}}')
+    return {"run_bytes": len(script) + len('{"calls":50}'), "direct_bytes": CALLS * item}
 
 
 def measure(quick: bool = False) -> dict[str, float]:
@@ -146,9 +146,9 @@ def main() -> None:
     if sys.argv[1:] == ["serve"]:
         server().run()
         return
-    found = measure("--quick" in sys.argv)
+    result = measure("--quick" in sys.argv)
     for question in QUESTIONS:
-        print(f"{question.text:70} {found[question.key]:10.1f} {question.unit}")
+        print(f"{question.text:70} {result[question.key]:10.1f} {question.unit}")
 
 
 if __name__ == "__main__":

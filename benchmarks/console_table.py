@@ -67,8 +67,8 @@ async def spent(url: str, number: int) -> float:
     async with Client(url) as client:
         await client.call_tool("add", {"a": 0, "b": 1})
         began = time.process_time()
-        for one in range(number):
-            await client.call_tool("add", {"a": one, "b": 1})
+        for item in range(number):
+            await client.call_tool("add", {"a": item, "b": 1})
         return (time.process_time() - began) / number * 1e6
 
 
@@ -105,7 +105,7 @@ def painted(loads: int) -> list[dict[str, float]]:
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         assert child.stderr is not None
-        link = next(found[0] for line in child.stderr if (found := re.search(r"http://\S+/#token=\S+", line)))
+        link = next(match[0] for line in child.stderr if (match := re.search(r"http://\S+/#token=\S+", line)))
         with chromium.running(chromium.executable()) as browser:
             return loaded(browser, link, loads)
     finally:
@@ -117,23 +117,23 @@ def loaded(browser: Any, link: str, loads: int) -> list[dict[str, float]]:
     page = browser.new_context(viewport={"width": 1280, "height": 800}).new_page()
     page.goto(link)
     page.locator("[role=option]").first.wait_for()
-    found = []
+    results = []
     for _ in range(loads):
         page.goto("about:blank")
         page.goto(link.split("#")[0])
-        said = page.evaluate(PAINTS)
-        found.append({"paint": said["first-paint"], "listed": said["listed"]})
-    return found
+        result = page.evaluate(PAINTS)
+        results.append({"paint": result["first-paint"], "listed": result["listed"]})
+    return results
 
 
 def measure(size: Size) -> Table:
     answers, ours = Answers(), this_tree()
     number, loads = (CALLS // 20, 3) if size.quick else (CALLS, LOADS)
     take_turns(
-        answers, size.rounds, [(ours, tuple(one.key for one in CALL_QUESTIONS), lambda: asyncio.run(calls(number)))]
+        answers, size.rounds, [(ours, tuple(item.key for item in CALL_QUESTIONS), lambda: asyncio.run(calls(number)))]
     )
     paints = iter(painted(loads))
-    take_turns(answers, loads, [(ours, tuple(one.key for one in PAINT_QUESTIONS), lambda: next(paints))])
+    take_turns(answers, loads, [(ours, tuple(item.key for item in PAINT_QUESTIONS), lambda: next(paints))])
     return Table("The console", [Grid((*CALL_QUESTIONS, *PAINT_QUESTIONS), [ours])], answers, goals(answers))
 
 

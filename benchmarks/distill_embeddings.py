@@ -116,8 +116,8 @@ def collect(folder: Path) -> None:
     numbers = {term: number for number, term in enumerate(terms)}
     rows = np.full((len(texts), MAX_TEXT_STEMS), len(terms), np.int32)
     for row, words in zip(rows, stems, strict=True):
-        known = [numbers[word] for word in words if word in numbers][:MAX_TEXT_STEMS]
-        row[: len(known)] = known
+        known_names = [numbers[word] for word in words if word in numbers][:MAX_TEXT_STEMS]
+        row[: len(known_names)] = known_names
     usable = (rows < len(terms)).sum(1) >= 2
     np.savez_compressed(folder / "corpus.npz", rows=rows[usable], counts=np.array([counts[t] for t in terms]))
     chosen = [text for text, use in zip(texts, usable, strict=True) if use]
@@ -185,13 +185,13 @@ def train(folder: Path, out: Path) -> None:
         unit = F.normalize(total + 1e-6, dim=1)
         soft = F.normalize(torch.tanh(4 * unit * DIMENSIONS**0.5), dim=1)
         near = goal[batch]
-        wanted = (near @ near.T / 0.07).log_softmax(1)
+        result = (near @ near.T / 0.07).log_softmax(1)
         loss = 1 - (unit * near).sum(1).mean() + 0.5 * (1 - (soft * near).sum(1).mean())
         loss = loss + 0.1 * F.kl_div(
-            (unit @ unit.T / 0.07).log_softmax(1), wanted, log_target=True, reduction="batchmean"
+            (unit @ unit.T / 0.07).log_softmax(1), result, log_target=True, reduction="batchmean"
         )
         loss = loss + 0.1 * F.kl_div(
-            (unit @ soft.T / 0.07).log_softmax(1), wanted, log_target=True, reduction="batchmean"
+            (unit @ soft.T / 0.07).log_softmax(1), result, log_target=True, reduction="batchmean"
         )
         # Rare stems stay near the word's own vector.
         used = inside.flatten().unique()

@@ -64,9 +64,9 @@ def vectors(folder: Path, words: list[str]) -> np.ndarray:
             if file["words"].tolist() == words:
                 return file["vectors"]
     encoder = MiniLM(folder)
-    found = np.array(encoder.encode(words))
-    np.savez(kept, words=np.array(words), vectors=found)
-    return found
+    result = np.array(encoder.encode(words))
+    np.savez(kept, words=np.array(words), vectors=result)
+    return result
 
 
 def stems(words: list[str], encoded: np.ndarray) -> tuple[list[str], np.ndarray]:
@@ -76,8 +76,8 @@ def stems(words: list[str], encoded: np.ndarray) -> tuple[list[str], np.ndarray]
     groups: dict[str, list[int]] = defaultdict(list)
     for number, word in enumerate(words):
         groups[normalize_term(word)].append(number)
-    found = np.array([encoded[numbers].mean(0) for numbers in groups.values()])
-    return list(groups), found / np.linalg.norm(found, axis=1, keepdims=True)
+    result = np.array([encoded[numbers].mean(0) for numbers in groups.values()])
+    return list(groups), result / np.linalg.norm(result, axis=1, keepdims=True)
 
 
 def rows(table: np.ndarray, lot: int = 256) -> Iterator[np.ndarray]:

@@ -242,7 +242,7 @@ def in_order(lines: Sequence[bytes], first: int, count: int) -> list[dict[str, A
         if "id" not in message or "method" in message:
             raise DriverError(f"an unasked message in a measured run: {line[:120]!r}")
         answers[message["id"]] = message
-    wanted = range(first, first + count)
-    if len(lines) != count or set(answers) != set(wanted):
+    result = range(first, first + count)
+    if len(lines) != count or set(answers) != set(result):
         raise DriverError("the answers do not belong to the requests")
-    return [result_of(answers[n]) for n in wanted]
+    return [result_of(answers[n]) for n in result]

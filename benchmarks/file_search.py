@@ -110,10 +110,10 @@ def median_of(key: str, search: Callable[[], int], times: int) -> dict[str, floa
     waits = []
     for _ in range(times):
         began = time.perf_counter()
-        found = search()
+        result = search()
         waits.append(time.perf_counter() - began)
-        if (found == 0) != (key == "none"):
-            raise DriverError(f"it found {found}")
+        if (result == 0) != (key == "none"):
+            raise DriverError(f"it found {result}")
     return {key: 1e6 * statistics.median(waits)}
 
 
@@ -137,8 +137,8 @@ def index(peer: Peer, top: Path, stack: ExitStack, answers: Answers) -> Search:
     below = str(top)
 
     def search(pattern: str) -> int:
-        wanted = FileCriteria(text=pattern.strip("*")) if is_text(pattern) else FileCriteria(names=(pattern,))
-        return len(kept.search(wanted, below, 0, MOST))
+        expected = FileCriteria(text=pattern.strip("*")) if is_text(pattern) else FileCriteria(names=(pattern,))
+        return len(kept.search(expected, below, 0, MOST))
 
     return search
 
@@ -157,8 +157,8 @@ def fs_search(peer: Peer, top: Path, stack: ExitStack, answers: Answers) -> Sear
         raise DriverError("the index was not filled in time")
 
     def search(pattern: str) -> int:
-        asked = {"searchText": pattern.strip("*")} if is_text(pattern) else {"fileName": pattern}
-        result = runner.run(client.call_tool("fs_search", asked))
+        request = {"searchText": pattern.strip("*")} if is_text(pattern) else {"fileName": pattern}
+        result = runner.run(client.call_tool("fs_search", request))
         return len(result.structured["files"])
 
     return search
@@ -168,13 +168,13 @@ def walking(peer: Peer, top: Path, stack: ExitStack, answers: Answers) -> Search
     roots = AllowedPaths([top])
 
     def search(pattern: str) -> int:
-        wanted = FileCriteria(text=pattern.strip("*")) if is_text(pattern) else FileCriteria(names=(pattern,))
-        found = 0
-        for row in walk(roots.open_directory(str(top)), wanted, [], print):
-            found += row is not None
-            if found == MOST:
+        expected = FileCriteria(text=pattern.strip("*")) if is_text(pattern) else FileCriteria(names=(pattern,))
+        result = 0
+        for row in walk(roots.open_directory(str(top)), expected, [], print):
+            result += row is not None
+            if result == MOST:
                 break
-        return found
+        return result
 
     return search
 
@@ -207,15 +207,15 @@ READY = {"index": index, "fs_search": fs_search, "walk": walking, "find": find, 
 
 def lines(command: list[str]) -> int:
     """Count the lines that a program prints, at most MOST, as with `| head -25`."""
-    found = 0
+    result = 0
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as child:
         assert child.stdout is not None
         for _ in child.stdout:
-            found += 1
-            if found == MOST:
+            result += 1
+            if result == MOST:
                 break
         child.stdout.close()
         child.terminate()
-    return found
+    return result

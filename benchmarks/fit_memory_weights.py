@@ -62,7 +62,7 @@ class Asked:
 
 def filled(data: Any, make: Callable[[], Memory], **without: None) -> Memory:
     store = make()
-    store.keep(data.docs, [replace(draft(one), **without) for one in data.docs])
+    store.keep(data.docs, [replace(draft(item), **without) for item in data.docs])
     if isinstance(store, MemoryVectors):
         store.flush()
     return store
@@ -88,22 +88,25 @@ def load_meetings(path: str) -> Any:
 
 
 def asked(data: Any, store: Memory, *, pooled: bool = False, spans: bool = False) -> list[Asked]:
-    found = []
+    results = []
     width = len(FEATURES) + isinstance(store, MemoryVectors)
     for question in data.questions:
         seen, names = store.look(question.text, None if pooled else question.scope)
         right = np.array([name in question.evidence for name in names], float)
         features = np.array(feature_rows(seen), float).reshape(len(right), width)
-        found.append(Asked(question.scope, features, right, len(question.evidence), spans))
-    return found
+        results.append(Asked(question.scope, features, right, len(question.evidence), spans))
+    return results
 
 
 def fit(questions: Sequence[Asked], penalty: float = PENALTY) -> np.ndarray:
     """Fit by Newton's method with backtracking. The objective is concave, so the optimum is unique."""
-    useful = [one for one in questions if one.right.any()]
-    spread = np.concatenate([one.features for one in useful]).std(0)
+    useful = [question for question in questions if question.right.any()]
+    spread = np.concatenate([question.features for question in useful]).std(0)
     spread[spread == 0] = 1.0
-    blocks = [((one.features - one.features.mean(0)) / spread, one.right / one.right.sum()) for one in useful]
+    blocks = [
+        ((question.features - question.features.mean(0)) / spread, question.right / question.right.sum())
+        for question in useful
+    ]
     weights = np.zeros(len(spread))
     value = _value(blocks, weights, penalty)
     for _ in range(50):
@@ -141,23 +144,26 @@ def _curve(
 def judge(questions: Sequence[Asked], weights: np.ndarray) -> np.ndarray:
     """Return R@1, R@5, R@10 and the reciprocal rank of each question."""
     rows = []
-    for one in questions:
-        order = np.argsort(-(one.features @ weights), kind="stable")
-        right = one.right[order]
+    for question in questions:
+        order = np.argsort(-(question.features @ weights), kind="stable")
+        right = question.right[order]
         first = 1 / (1 + int(right.argmax())) if right.any() else 0.0
-        recalls = [right[:most].sum() / (min(most, one.evidence) if one.spans else one.evidence) for most in (1, 5, 10)]
+        recalls = [
+            right[:most].sum() / (min(most, question.evidence) if question.spans else question.evidence)
+            for most in (1, 5, 10)
+        ]
         rows.append((*recalls, first))
     return np.array(rows)
 
 
 def left_out(train: Sequence[Asked], test: Sequence[Asked]) -> np.ndarray:
     rows = np.zeros((len(test), 4))
-    conversations = sorted({one.conversation for one in test})
+    conversations = sorted({item.conversation for item in test})
     folds = min(MAX_FOLDS, len(conversations))
     for fold in range(folds):
         out = set(conversations[fold::folds])
-        weights = fit([one for one in train if one.conversation not in out])
-        chosen = [number for number, one in enumerate(test) if one.conversation in out]
+        weights = fit([item for item in train if item.conversation not in out])
+        chosen = [number for number, item in enumerate(test) if item.conversation in out]
         rows[chosen] = judge([test[number] for number in chosen], weights)
     return rows
 
@@ -178,7 +184,7 @@ def fitted(
     locomo: Any, beam: Any, meetings: Any, make: Callable[[], Memory], name: str, kinds: Sequence[str]
 ) -> dict[str, np.ndarray]:
     """Return the weights of each kind."""
-    found = {}
+    results = {}
     # Without authors, and without threads as well: fitted on both kinds of conversations together.
     for kind, without in (("notes", {"author": None, "thread": None}), ("lines", {"author": None})):
         if kind not in kinds:
@@ -188,7 +194,7 @@ def fitted(
             store = filled(data, make, **without)
             tests[people] = asked(data, store)
             store.close()
-        found[kind] = report(f"{kind}, {name}", [*tests["people"], *tests["chat"]], tests)
+        results[kind] = report(f"{kind}, {name}", [*tests["people"], *tests["chat"]], tests)
     for kind, data in (("people", locomo), ("chat", beam), ("transcripts", meetings)):
         if kind not in kinds:
             continue
@@ -197,16 +203,16 @@ def fitted(
         # All meetings together are 38,000 turns with many questions that any of them could answer.
         if not spans:
             tests["pooled"] = asked(data, store, pooled=True)
-        found[kind] = report(f"{kind}, {name}", [one for test in tests.values() for one in test], tests)
+        results[kind] = report(f"{kind}, {name}", [item for test in tests.values() for item in test], tests)
         store.close()
-    return found
+    return results
 
 
 def usual(weights: np.ndarray, questions: Sequence[Asked]) -> np.ndarray:
     """Return the weights with a bias such that a typical candidate without query words scores zero, so that no kind of
     memory is preferred before the query is considered.
     """
-    seen = np.concatenate([one.features for one in questions]).mean(0)
+    seen = np.concatenate([question.features for question in questions]).mean(0)
     of_kind = [
         number
         for number, name in enumerate(FEATURES)
@@ -250,7 +256,7 @@ def main() -> None:
     os.environ["BEAM_DATA"] = options.beam
     sys.path.insert(0, options.tools)
     locomo = importlib.import_module("locomo_retrieval").load(options.locomo)
-    if {one.scope for one in locomo.docs} - set(DEVELOPMENT):
+    if {item.scope for item in locomo.docs} - set(DEVELOPMENT):
         raise SystemExit("This file contains conversations that are reserved for evaluation.")
     beam = importlib.import_module("beam_retrieval").load("100K", 1, 7)
     meetings = load_meetings(options.qmsum)

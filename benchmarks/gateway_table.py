@@ -260,11 +260,11 @@ def ask_lists(peer: GatewayPeer) -> dict[str, float]:
             cpu = cpu_ns(driver.child.pid)
             took = [timed_list(driver) for _ in range(peer.lists)]
             cpu = cpu_ns(driver.child.pid) - cpu
-            asked = sum(map(requests_to, ports)) - before
+            request = sum(map(requests_to, ports)) - before
             return {
                 "list": statistics.median(took),
                 "list_cpu": cpu / peer.lists / 1e6,
-                "asked": asked / peer.lists,
+                "asked": request / peer.lists,
                 "memory": rss_bytes(driver.child.pid) / 1e6,
             }
 
@@ -374,13 +374,13 @@ def first_list(driver: HttpDriver, began: float) -> float:
     until = time.monotonic() + driver.timeout
     while True:
         try:
-            found = sum(tool["name"] != "read_result" for tool in listed(driver))
+            result = sum(tool["name"] != "read_result" for tool in listed(driver))
             break
         except OSError:
             if driver.child.poll() is not None or time.monotonic() > until:
                 raise driver.failure("did not begin to listen") from None
             time.sleep(0.002)
     took = 1000 * (time.perf_counter() - began)
-    if found != MANY * TOOLS:
-        raise DriverError(f"the first list had {found} tools")
+    if result != MANY * TOOLS:
+        raise DriverError(f"the first list had {result} tools")
     return took

@@ -123,10 +123,10 @@ def below_go(ours: list[float | None], ping: float | None) -> Goal:
     Below the ping is below the call; above it proves nothing, and is not called a miss.
     """
     text = "CPU per call, every body: below the Go SDK's (held against its ping, which does less)"
-    known = [value for value in ours if value is not None]
-    if len(known) < len(ours) or ping is None:
+    known_items = [value for value in ours if value is not None]
+    if len(known_items) < len(ours) or ping is None:
         return missing(text)
-    dearest = max(known)
+    dearest = max(known_items)
     return Goal(text, f"{dearest:.1f} µs against {ping:.1f} µs", "met" if dearest < ping else "undecided")
 
 

@@ -76,11 +76,11 @@ async def answer(kind: str, number: int) -> None:
     server, tool, fresh = KINDS[kind]
     transport, made = Transport(), requests(tool, fresh)
     opened = connections(server)
-    for one in opened:
-        one.connection_made(transport)
+    for item in opened:
+        item.connection_made(transport)
     for start in range(0, number, CONNECTIONS):
-        for one, request in zip(opened, made[start : start + CONNECTIONS], strict=True):
-            one.data_received(request)
+        for item, request in zip(opened, made[start : start + CONNECTIONS], strict=True):
+            item.data_received(request)
         # Tasks take one turn of the loop.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -96,9 +96,9 @@ def count(kind: str, number: int) -> int:
         text=True,
         check=True,
     )
-    found = re.search(r"I\s+refs:\s+([\d,]+)", run.stderr)
-    assert found is not None, run.stderr
-    return int(found[1].replace(",", ""))
+    output = re.search(r"I\s+refs:\s+([\d,]+)", run.stderr)
+    assert output is not None, run.stderr
+    return int(output[1].replace(",", ""))
 
 
 if __name__ == "__main__":

@@ -133,10 +133,10 @@ def tree_with_servers() -> Path:
 
 def this_tree(peer: HttpPeer) -> HttpPeer:
     python = str(tree_with_servers())
-    found = versions(replace(peer, python=python))
+    result = versions(replace(peer, python=python))
     on = next((name for name in ("granian", "uvicorn") if name in peer.serve), None)
-    note = f"{on} {found[on]}" if on and peer.package != on else ""
-    return replace(peer, python=python, program=(python,), version=found[peer.package], note=note)
+    note = f"{on} {result[on]}" if on and peer.package != on else ""
+    return replace(peer, python=python, program=(python,), version=result[peer.package], note=note)
 
 
 def python_sdk(peer: HttpPeer) -> HttpPeer:
@@ -147,8 +147,8 @@ def python_sdk(peer: HttpPeer) -> HttpPeer:
 
 
 def go(peer: HttpPeer) -> HttpPeer:
-    found = go_program(peer)
-    return replace(found, note=f"{found.note}; it does not speak 2026-07-28, and answers with events")
+    result = go_program(peer)
+    return replace(result, note=f"{result.note}; it does not speak 2026-07-28, and answers with events")
 
 
 def typescript(peer: HttpPeer) -> HttpPeer:
@@ -159,7 +159,7 @@ def typescript(peer: HttpPeer) -> HttpPeer:
         (home / "installed").touch()
     server = home / "typescript_server.mjs"
     shutil.copyfile(SERVERS / server.name, server)
-    said = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout.strip()
+    output = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout.strip()
     beside = ", ".join(f"{name} {version}" for name, version in TYPESCRIPT.items() if name != peer.package)
-    note = f"createMcpHandler on node's http, responseMode json; Node.js {said}, {beside}"
+    note = f"createMcpHandler on node's http, responseMode json; Node.js {output}, {beside}"
     return replace(peer, program=(node, str(server)), version=TYPESCRIPT[peer.package], note=note)

@@ -74,8 +74,8 @@ def up(answers: Answers, stack: ExitStack, peer: HttpPeer) -> HttpDriver | None:
     """Yield a server that answered correctly; record a failure for all its scenarios."""
     command = (*peer.program, *peer.serve)
     try:
-        asked = {"tool": peer.tool, "session": peer.session, "fresh": peer.fresh}
-        driver = stack.enter_context(HttpDriver(command, peer.env, core=cores()[0], **asked))
+        request = {"tool": peer.tool, "session": peer.session, "fresh": peer.fresh}
+        driver = stack.enter_context(HttpDriver(command, peer.env, core=cores()[0], **request))
         driver.open()
     except (DriverError, OSError, ValueError, KeyError) as why:
         for question in HTTP_QUESTIONS:

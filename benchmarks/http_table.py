@@ -65,14 +65,14 @@ def report(
 ) -> str:
     draw = piped if markdown else aligned
     bullet = "- " if markdown else ""
-    asked = [
+    requests = [
         [f"{number} connection{'s' if number > 1 else ''}", "", *draw(block(answers, peers, number))]
         for number in CONNECTIONS
     ]
     blocks = [
         heading("HTTP", facts, bullet),
         [f"{bullet}wrk: {wrk}", *(f"{bullet}{line}" for line in peer_lines(peers))],
-        *asked,
+        *requests,
         draw(verdicts(goals)),
         [f"{bullet}{line}" for line in failures(answers, peers)],
         legend(size),

@@ -52,12 +52,12 @@ def descendants(roots: list[int]) -> list[int]:
             with contextlib.suppress(OSError):
                 fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
                 children.setdefault(int(fields[1]), []).append(int(entry))
-    found, queue = [], list(roots)
+    result, queue = [], list(roots)
     while queue:
         pid = queue.pop()
-        found.append(pid)
+        result.append(pid)
         queue += children.get(pid, [])
-    return found
+    return result
 
 
 def memory_mb(pids: list[int]) -> float:

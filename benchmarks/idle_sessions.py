@@ -64,7 +64,7 @@ async def measure(fleet: Serving, count: int, seconds: float, streams: bool) -> 
     workers = children(fleet.supervisor)
     before, spent, began = private(workers), cpu(workers), time.perf_counter()
     clients = [Idle(fleet.port, streams) for _ in range(count)]
-    await together([one.begin() for one in clients])
+    await together([client.begin() for client in clients])
     took = time.perf_counter() - began
     kept = (private(workers) - before) / count / 1e3
     print(f"{count} sessions over {len(workers)} workers, begun in {took:.1f} s,"
@@ -81,17 +81,17 @@ async def measure(fleet: Serving, count: int, seconds: float, streams: bool) -> 
         f"its CPU: {took.old:.1f} s of the old workers, {took.new:.1f} s of the new, {took.clients:.1f} s of the"
         f" clients; other processes left {took.left:.1f} cores to all of them"
     )
-    for why, times in Counter(why for one in clients for why in one.failures).most_common(5):
+    for why, times in Counter(why for client in clients for why in client.failures).most_common(5):
         print(f"{times} times a client had to try again: {why}")
     began = time.perf_counter()
-    await together([one.call() for one in clients])
+    await together([client.call() for client in clients])
     print(f"a call in each afterwards: {time.perf_counter() - began:.1f} s in all")
     now = children(fleet.supervisor)
     print(f"memory of the new workers: {private(now) / 1e6:.0f} MB with all sessions")
-    outcomes = Counter(one.outcome for one in clients)
+    outcomes = Counter(client.outcome for client in clients)
     print(", ".join(f"{number} {outcome}" for outcome, number in outcomes.items()))
-    for one in clients:
-        one.close()
+    for client in clients:
+        client.close()
     # On a busy machine the clock tells of others: then it counts what the CPU would take.
     cores = os.cpu_count() or 1
     seconds = took.back if took.left > QUIET * cores else (took.old + took.new + took.clients) / cores
@@ -113,16 +113,16 @@ class Deployed(NamedTuple):
 
 async def deploy(supervisor: int, workers: list[int], clients: list[Idle]) -> Deployed:
     began, used, own = time.perf_counter(), busy(), time.process_time()
-    before = {one: cpu([one]) for one in workers}
+    before = {worker: cpu([worker]) for worker in workers}
     spent = dict(before)
     opened = {client: client.opened for client in clients}
     os.kill(supervisor, signal.SIGHUP)
     async with asyncio.timeout(PATIENCE):
         while old := set(workers) & set(children(supervisor)):
-            for one in old:
+            for worker in old:
                 with suppress(OSError):
                     # The most that it was seen with: threads that have ended are not counted any more.
-                    spent[one] = max(spent[one], cpu([one]))
+                    spent[worker] = max(spent[worker], cpu([worker]))
             await asyncio.sleep(0.05)
         gone = time.perf_counter() - began
         for client in clients:
@@ -212,9 +212,9 @@ class Idle:
         status, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
         if status.split()[1] not in ("200", "202"):
             raise ValueError(status)
-        found = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        await reader.readexactly(int(found.get("content-length", "0")))
-        return found
+        results = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        await reader.readexactly(int(results.get("content-length", "0")))
+        return results
 
     def _head(self, method: str, length: int) -> bytes:
         session = f"mcp-session-id: {self.id}\r\nmcp-protocol-version: 2025-11-25\r\n" if self.id else ""

@@ -165,9 +165,9 @@ def many_at_once(how: LiveSize) -> dict[str, float]:
 
 
 def pinged(how: LiveSize, aside: Aside) -> dict[str, float]:
-    found = printed(sys.executable, "portico_escapes.py", str(how.escapes))
-    aside.text = f" ({found['of']}; {found['escapes']} were tried)"
-    return found
+    output = printed(sys.executable, "portico_escapes.py", str(how.escapes))
+    aside.text = f" ({output['of']}; {output['escapes']} were tried)"
+    return output
 
 
 def printed(python: str, script: str, *words: str) -> dict[str, Any]:
@@ -176,5 +176,5 @@ def printed(python: str, script: str, *words: str) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     if done.returncode:
         raise DriverError(f"it ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    data: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return data

@@ -51,15 +51,15 @@ class Memory:
         self._run(self._memories.open())
 
     def add(self, docs: Sequence[Any]) -> None:
-        self.keep(docs, [draft(one) for one in docs])
+        self.keep(docs, [draft(item) for item in docs])
 
     def keep(self, docs: Sequence[Any], drafts: Sequence[MemoryDraft]) -> None:
-        taken = self._run(self._memories.capture_batch(drafts))
-        self._names |= {one.record.id: doc.id for one, doc in zip(taken, docs, strict=True)}
+        result = self._run(self._memories.capture_batch(drafts))
+        self._names |= {one.record.id: doc.id for one, doc in zip(result, docs, strict=True)}
 
     def search(self, query: str, k: int, scope: str | None) -> list[str]:
-        wanted = self._memories.filter("").with_condition("project", scope or "*")
-        page = self._run(self._memories.recall(query, wanted, limit=k))
+        result = self._memories.filter("").with_condition("project", scope or "*")
+        page = self._run(self._memories.recall(query, result, limit=k))
         return [self._names[hit.record.id] for hit in page.hits]
 
     def look(self, query: str, scope: str | None) -> tuple[CandidateSet, list[str]]:
@@ -105,10 +105,10 @@ class MemoryVectors(Memory):
 
 
 def draft(doc: Any) -> MemoryDraft:
-    shown = f" [image: {doc.caption}]" if doc.caption else ""
+    output = f" [image: {doc.caption}]" if doc.caption else ""
     return MemoryDraft(
         # Longer ones are refused, and one of BEAM's is; nor can one say nothing.
-        content=(doc.text + shown).strip()[:MAX_CONTENT_CHARS] or "…",
+        content=(doc.text + output).strip()[:MAX_CONTENT_CHARS] or "…",
         namespace="context",
         project=doc.scope,
         author=doc.speaker or None,

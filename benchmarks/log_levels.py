@@ -75,10 +75,10 @@ def verdict(lines: int, times: int, levels: int, log: LabelledLog) -> str:
 def judged(path: Path, name: str, log: LabelledLog) -> tuple[int, int, int]:
     """Return the number of lines, and of those with the right time and level."""
     labels = list(csv.DictReader(io.StringIO(content(path, f"{name}/{name}_2k.log_structured.csv").decode())))
-    found = list(entries(content(path, f"{name}/{name}_2k.log")))
-    if len(found) != len(labels):
-        raise SystemExit(f"{name} has {len(labels):,} labelled lines, and {len(found):,} entries were read")
-    pairs = list(zip(found, labels, strict=True))
+    results = list(entries(content(path, f"{name}/{name}_2k.log")))
+    if len(results) != len(labels):
+        raise SystemExit(f"{name} has {len(labels):,} labelled lines, and {len(results):,} entries were read")
+    pairs = list(zip(results, labels, strict=True))
     times = sum(has_time(entry, label, log) for entry, label in pairs)
     levels = sum(LEVELS[entry.level] == OF_LABEL.get(label.get("Level", "").upper()) for entry, label in pairs)
     return len(labels), times, levels
@@ -100,8 +100,8 @@ def entries(text: bytes) -> Iterator[LogEntry]:
         path.write_bytes(text)
         roots = AllowedPaths([folder])
         log = TextLog("log", "", roots, partial(find_rotated_files, roots, str(path)))
-        found = [entry for entry in log.scan_newest_first(LogQuery(), None, []) if isinstance(entry, LogEntry)]
-    yield from reversed(found)
+        results = [entry for entry in log.scan_newest_first(LogQuery(), None, []) if isinstance(entry, LogEntry)]
+    yield from reversed(results)
 
 
 def content(path: Path, name: str) -> bytes:

@@ -115,11 +115,11 @@ def ask_total(logs: LogRegistry) -> None:
 
 def ask_contents(files: FileQueries) -> None:
     page = files.search(FileCriteria(), None, NEEDLE, 25, None)
-    found = len(page.files)
+    result = len(page.files)
     while page.next_cursor is not None:
         page = files.search(FileCriteria(), None, NEEDLE, 25, page.next_cursor)
-        found += len(page.files)
-    if not found:
+        result += len(page.files)
+    if not result:
         raise DriverError("nothing was found")
 
 

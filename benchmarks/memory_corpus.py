@@ -72,6 +72,6 @@ class Corpus:
     def question(self, text: str) -> str:
         """Return a query with some words of a text."""
         template = self._random.choice(QUESTIONS)
-        known = [word for word in re.findall(r"[a-z]{3,}", text.lower()) if word not in STOPWORDS]
-        chosen = self._random.sample(known, min(len(known), template.count("{}")))
+        known_items = [word for word in re.findall(r"[a-z]{3,}", text.lower()) if word not in STOPWORDS]
+        chosen = self._random.sample(known_items, min(len(known_items), template.count("{}")))
         return template.format(*chosen, "it", "it", "it")

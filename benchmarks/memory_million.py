@@ -104,20 +104,20 @@ def _fill_file(path: str, count: int) -> None:
 
 
 async def measure(url: str) -> dict[str, float]:
-    corpus, found = Corpus(seed=9), {}
-    asked = [corpus.question(draft.content) for draft in corpus.drafts(QUESTIONS)]
+    corpus, result = Corpus(seed=9), {}
+    requests = [corpus.question(draft.content) for draft in corpus.drafts(QUESTIONS)]
     async with Database(url) as database:
         memories = MemoryStore(database)
         await memories.open()
         for text in FILTERS:
             wanted = memories.filter(text if "project:" in text else f"project:* {text}")
-            calls: list[Call] = [partial(memories.recall, query, wanted) for query in asked]
-            found |= await timed(f"recall {text or 'all'}", calls)
-            found |= await timed(f"list {text or 'all'}", [partial(memories.recall, "", wanted)] * 5)
-        for name, calls in _others(memories, asked).items():
-            found |= await timed(name, calls)
+            calls: list[Call] = [partial(memories.recall, query, wanted) for query in requests]
+            result |= await timed(f"recall {text or 'all'}", calls)
+            result |= await timed(f"list {text or 'all'}", [partial(memories.recall, "", wanted)] * 5)
+        for name, calls in _others(memories, requests).items():
+            result |= await timed(name, calls)
         await memories.close()
-    return found
+    return result
 
 
 def _others(memories: MemoryStore, asked: list[str]) -> dict[str, list[Call]]:
@@ -145,15 +145,15 @@ def _others(memories: MemoryStore, asked: list[str]) -> dict[str, list[Call]]:
 
 async def timed(name: str, calls: list[Call]) -> dict[str, float]:
     """Milliseconds; the first call of each kind is not counted, it reads what the others find in the cache."""
-    taken, worked = [], []
+    item, worked = [], []
     for call in calls:
         began, busy = time.perf_counter(), time.process_time()
         await call()
-        taken.append((time.perf_counter() - began) * 1000)
+        item.append((time.perf_counter() - began) * 1000)
         worked.append((time.process_time() - busy) * 1000)
     return {
-        f"{name}, p50": averages.median(taken[1:]),
-        f"{name}, p99": sorted(taken[1:])[int(0.99 * (len(taken) - 1))],
+        f"{name}, p50": averages.median(item[1:]),
+        f"{name}, p99": sorted(item[1:])[int(0.99 * (len(item) - 1))],
         f"{name}, p99 cpu": sorted(worked[1:])[int(0.99 * (len(worked) - 1))],
     }
 
@@ -192,14 +192,14 @@ def main() -> None:
         if not options.filled:
             asyncio.run(fill(store, options.memories))
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            found = runner.run(measure(store))
-        found["start to the first recall"] = asyncio.run(start(store, folder))
-        found["start to the first recall and the list of tools"] = asyncio.run(start(store, folder, listed=True))
-        found["memory of a server, at most, MB"] = asyncio.run(resident(store, folder, 100))
+            result = runner.run(measure(store))
+        result["start to the first recall"] = asyncio.run(start(store, folder))
+        result["start to the first recall and the list of tools"] = asyncio.run(start(store, folder, listed=True))
+        result["memory of a server, at most, MB"] = asyncio.run(resident(store, folder, 100))
     if options.json:
-        print(json.dumps(summary(found)))
+        print(json.dumps(summary(result)))
         return
-    for name, value in found.items():
+    for name, value in result.items():
         print(f"{name:60s} {value:10,.2f}")
 
 

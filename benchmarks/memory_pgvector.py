@@ -60,7 +60,7 @@ class Clock:
         self.wall = time.perf_counter() - wall
 
     def told(self, count: int) -> str:
-        here, there, wall = (1e3 * one / count for one in (self.here, self.there, self.wall))
+        here, there, wall = (1e3 * item / count for item in (self.here, self.there, self.wall))
         return (
             f"{here + there:.2f} ms of CPU time ({here:.2f} here, {there:.2f} in the server), {wall:.2f} by the clock"
         )
@@ -71,8 +71,8 @@ class Clock:
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
                 with suppress(OSError):
-                    told = _stat(int(folder.name))
-                    ticks += sum(map(int, told[11:13])) if int(told[1]) == self._server else 0
+                    result = _stat(int(folder.name))
+                    ticks += sum(map(int, result[11:13])) if int(result[1]) == self._server else 0
         return ticks / TICK
 
 
@@ -85,8 +85,8 @@ def drawn(count: int, seed: int) -> Any:
     """Vectors of length one; those of all seeds are around the same centres."""
     centres = np.random.default_rng(0).standard_normal((CENTRES, WIDTH), np.float32)
     draw = np.random.default_rng(seed)
-    found = centres[draw.integers(0, CENTRES, count)] + draw.standard_normal((count, WIDTH), np.float32)
-    return found / np.linalg.norm(found, axis=1, keepdims=True)
+    result = centres[draw.integers(0, CENTRES, count)] + draw.standard_normal((count, WIDTH), np.float32)
+    return result / np.linalg.norm(result, axis=1, keepdims=True)
 
 
 def keep_ours(tx: Transaction, first: int, vectors: Any) -> None:
@@ -119,8 +119,8 @@ async def compare(url: str, count: int) -> None:
     async with Database(url) as database:
 
         async def run(sql: str) -> None:
-            for one in sql.split(";"):
-                await database.write(lambda tx, one=one: tx.run(one))  # type: ignore[misc]
+            for question in sql.split(";"):
+                await database.write(lambda tx, question=question: tx.run(question))  # type: ignore[misc]
 
         async def kept(keep: Callable[[Transaction, int, Any], None], first: int, vectors: Any, lot: int) -> None:
             for start in range(0, len(vectors), lot):
@@ -128,7 +128,7 @@ async def compare(url: str, count: int) -> None:
                 await database.write(lambda tx, start=start, part=part: keep(tx, first + start, part))  # type: ignore[misc]
 
         async def asked(find: Callable[[Transaction, Any], list[int]]) -> list[list[int]]:
-            return [await database.read(lambda tx, one=one: find(tx, one)) for one in questions]  # type: ignore[misc]
+            return [await database.read(lambda tx, question=question: find(tx, question)) for question in questions]  # type: ignore[misc]
 
         def share(found: list[list[int]]) -> float:
             pairs = zip(found, exact.tolist(), strict=True)

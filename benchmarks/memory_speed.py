@@ -45,36 +45,36 @@ async def measure(url: str, count: int, questions: int) -> dict[str, float]:
     async with Database(url) as database:
         memories = MemoryStore(database)
         await memories.open()
-        found, some = await _fill(memories, corpus, count)
-        found |= await _captures(memories, list(corpus.drafts(questions)))
-        found |= await _import(memories, list(corpus.drafts(BATCH)))
-        asked = [(corpus.question(one.content), one) for one in random.Random(1).sample(some, questions)]
+        result, some = await _fill(memories, corpus, count)
+        result |= await _captures(memories, list(corpus.drafts(questions)))
+        result |= await _import(memories, list(corpus.drafts(BATCH)))
+        requests = [(corpus.question(item.content), item) for item in random.Random(1).sample(some, questions)]
         for key, where in (
-            ("scope", lambda one: f"project:{one.project} ns:{one.namespace}"),
-            ("project", lambda one: f"project:{one.project}"),
-            ("all", lambda one: "project:*"),
+            ("scope", lambda item: f"project:{item.project} ns:{item.namespace}"),
+            ("project", lambda item: f"project:{item.project}"),
+            ("all", lambda item: "project:*"),
         ):
             calls = [
-                lambda query=query, wanted=memories.filter(where(one)): memories.recall(query, wanted)
-                for query, one in asked
+                lambda query=query, expected=memories.filter(where(item)): memories.recall(query, expected)
+                for query, item in requests
             ]
-            found |= await timed(key, calls, warm=30)
+            result |= await timed(key, calls, warm=30)
         await memories.close()
-    return found | {"resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    return result | {"resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
 
 
 async def _fill(memories: MemoryStore, corpus: Corpus, count: int) -> tuple[dict[str, float], list[MemoryDraft]]:
     """How many in a second, and microseconds that each took to work; and some of them, to be asked for."""
-    taken = worked = 0.0
+    item = worked = 0.0
     kept: list[MemoryDraft] = []
     for start in range(0, count, BATCH):
         drafts = list(corpus.drafts(min(BATCH, count - start)))
         kept += drafts[:: max(1, count // 4000)]
         began, busy = time.perf_counter(), time.process_time()
         await memories.capture_batch(drafts)
-        taken += time.perf_counter() - began
+        item += time.perf_counter() - began
         worked += time.process_time() - busy
-    return {"bulk": count / taken, "bulk_cpu": worked / count * 1e6}, kept
+    return {"bulk": count / item, "bulk_cpu": worked / count * 1e6}, kept
 
 
 async def _captures(memories: MemoryStore, drafts: list[MemoryDraft]) -> dict[str, float]:
@@ -89,26 +89,26 @@ async def _captures(memories: MemoryStore, drafts: list[MemoryDraft]) -> dict[st
 
 async def _import(memories: MemoryStore, drafts: list[MemoryDraft]) -> dict[str, float]:
     now = timestamps.now_ms()
-    text = serialization.dump([build_record(one, now) for one in drafts], "jsonl")
+    text = serialization.dump([build_record(draft, now) for draft in drafts], "jsonl")
     began, busy = time.perf_counter(), time.process_time()
     brought = await export_import.import_memories(memories, text, "jsonl", screen=ContentScreen("redact").screen_text)
-    taken, worked = time.perf_counter() - began, time.process_time() - busy
-    return {"import": brought.added / taken, "import_cpu": worked / brought.added * 1e6}
+    item, worked = time.perf_counter() - began, time.process_time() - busy
+    return {"import": brought.added / item, "import_cpu": worked / brought.added * 1e6}
 
 
 async def timed(key: str, calls: list[Callable[[], Awaitable[object]]], warm: int) -> dict[str, float]:
     """Milliseconds; `cpu` is what of it this process worked, which says more on a machine that others use."""
-    taken, worked = [], []
+    item, worked = [], []
     for number, call in enumerate(calls):
         began, busy = time.perf_counter(), time.process_time()
         await call()
         if number >= warm:
-            taken.append((time.perf_counter() - began) * 1000)
+            item.append((time.perf_counter() - began) * 1000)
             worked.append((time.process_time() - busy) * 1000)
-    taken.sort()
+    item.sort()
     return {
-        f"{key}_p50": statistics.median(taken),
-        f"{key}_p99": taken[int(0.99 * len(taken))],
+        f"{key}_p50": statistics.median(item),
+        f"{key}_p99": item[int(0.99 * len(item))],
         f"{key}_cpu": statistics.median(worked),
     }
 
@@ -121,13 +121,13 @@ def serving(store: str, folder: str, *, validate: bool = True) -> Client:
 async def start(store: str, folder: str, *, listed: bool = False) -> float:
     """Milliseconds to the answer of a first recall; `listed`: and to the list of all tools, which our client asks for
     unless it is told not to hold results against their schemas."""
-    taken = []
+    items = []
     for _ in range(5):
         began = time.perf_counter()
         async with serving(store, folder, validate=listed) as client:
             await client.call_tool("memory_recall", {"query": "the parser of the configuration"}, result_type=dict)
-            taken.append((time.perf_counter() - began) * 1000)
-    return min(taken)
+            items.append((time.perf_counter() - began) * 1000)
+    return min(items)
 
 
 async def resident(store: str, folder: str, calls: int) -> float:
@@ -186,16 +186,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="portico-speed-") as folder:
         store = options.store or f"{folder}/memory.db"
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            found = runner.run(measure(store, count, options.questions))
-        found["start_none"] = asyncio.run(start(f"{folder}/empty.db", folder))
-        found["start_many"] = asyncio.run(start(store, folder))
-        found["server"] = asyncio.run(resident(store, folder, options.questions))
+            result = runner.run(measure(store, count, options.questions))
+        result["start_none"] = asyncio.run(start(f"{folder}/empty.db", folder))
+        result["start_many"] = asyncio.run(start(store, folder))
+        result["server"] = asyncio.run(resident(store, folder, options.questions))
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(result))
         return
     print(f"{count:,} memories")
     for key, text, unit in LINES:
-        print(f"{text:48s} {found[key]:10,.2f} {unit}")
+        print(f"{text:48s} {result[key]:10,.2f} {unit}")
 
 
 if __name__ == "__main__":

@@ -130,13 +130,13 @@ def _asked(peer: Peer, few: int) -> dict[str, float]:
 
 
 def _alone(many: int) -> dict[str, float]:
-    found = _told([str(HERE / "memory_speed.py"), "--memories", str(many), "--json"])
-    return {f"many_{key}": value for key, value in found.items()}
+    result = _told([str(HERE / "memory_speed.py"), "--memories", str(many), "--json"])
+    return {f"many_{key}": value for key, value in result.items()}
 
 
 def _million() -> dict[str, float]:
-    found = _told([str(HERE / "memory_million.py"), "--json"])
-    return {f"million_{key}": value for key, value in found.items()}
+    result = _told([str(HERE / "memory_million.py"), "--json"])
+    return {f"million_{key}": value for key, value in result.items()}
 
 
 def _told(words: list[str]) -> dict[str, float]:
@@ -144,5 +144,5 @@ def _told(words: list[str]) -> dict[str, float]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     if done.returncode != 0:
         raise DriverError(f"it ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    data: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return data

@@ -33,12 +33,12 @@ MODELS = Path(__file__).resolve().parent.parent / ".bench"
 def ask(meanings: EmbeddingIndex, questions: list[str]) -> list[float]:
     """The milliseconds of each, sorted."""
     meanings.embed_query(questions[0])
-    taken = []
+    items = []
     for question in questions:
         began = time.process_time()
         meanings.embed_query(question)
-        taken.append((time.process_time() - began) * 1e3)
-    return sorted(taken)
+        items.append((time.process_time() - began) * 1e3)
+    return sorted(items)
 
 
 async def ingest(meanings: EmbeddingIndex, count: int, threads: bool) -> tuple[float, float]:
@@ -49,7 +49,7 @@ async def ingest(meanings: EmbeddingIndex, count: int, threads: bool) -> tuple[f
             await memories.open()
             corpus = Corpus()
             drafts = list(corpus.drafts(count * 3))
-            await memories.capture_batch([one for one in drafts if (one.thread is not None) == threads][:count])
+            await memories.capture_batch([draft for draft in drafts if (draft.thread is not None) == threads][:count])
             await memories.close()
             began, clock = time.process_time(), time.perf_counter()
             while await embed_pending(database, meanings):
@@ -73,7 +73,7 @@ def main() -> None:
     questions = [corpus.question(text) for text in texts]
 
     def mean(some: list[str]) -> float:
-        return sum(len(pieces.encode(one, MAX_PASSAGE_TOKENS)) for one in some) / len(some)
+        return sum(len(pieces.encode(item, MAX_PASSAGE_TOKENS)) for item in some) / len(some)
 
     print(
         f"a question has {mean(questions):.0f} pieces, a memory "
@@ -81,8 +81,8 @@ def main() -> None:
     )
     for kind, encoder in kinds.items():
         meanings = EmbeddingIndex(MiniLM.name, partial(encoder, folder))
-        taken = ask(meanings, questions)
-        half, most = taken[len(taken) // 2], taken[len(taken) * 9 // 10]
+        response = ask(meanings, questions)
+        half, most = response[len(response) // 2], response[len(response) * 9 // 10]
         print(f"{kind}, question: p50 {half:.1f} ms, p90 {most:.1f} ms")
         for threads, name in ((False, "alone"), (True, "in a thread")):
             cpu, clock = asyncio.run(ingest(meanings, options.memories, threads))

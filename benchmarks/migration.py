@@ -36,7 +36,7 @@ _COMPAT = {"fastmcp": "portico.compat.fastmcp", "mcp.server": "portico.compat.mc
 
 def renamed(source: str) -> str:
     """Return the source with the import path renamed to `portico.compat`, and nothing else changed."""
-    source = _IMPORT.sub(lambda found: f"{found[1]}from {_COMPAT[found[2]]} import ", source)
+    source = _IMPORT.sub(lambda result: f"{result[1]}from {_COMPAT[result[2]]} import ", source)
     return re.sub(r"^import fastmcp$", "import portico.compat.fastmcp as fastmcp", source, flags=re.M)
 
 
@@ -103,7 +103,7 @@ def alike(theirs: Any, ours: Any) -> bool:
         return _failed(theirs) and _failed(ours)
     if theirs.get("structuredContent") is not None and ours.get("structured") is not None:
         return _unwrapped(theirs["structuredContent"]) == _unwrapped(ours["structured"])
-    return [_block(one) for one in theirs.get("content", ())] == [_block(one) for one in ours.get("content", ())]
+    return [_block(item) for item in theirs.get("content", ())] == [_block(item) for item in ours.get("content", ())]
 
 
 def _failed(result: Any) -> bool:
@@ -127,7 +127,7 @@ def try_one(probe: Probe, path: Path, port: Any, kept: dict[str, Any]) -> dict[s
     before = kept.get(str(path)) or kept.setdefault(str(path), probe.run(path))
     if not before.get("lists"):
         return {"stands": False, "why": before.get("why")}
-    calls = {name: one["arguments"] for name, one in before["calls"].items()}
+    calls = {name: item["arguments"] for name, item in before["calls"].items()}
     source = port(path) if port is not None else renamed(path.read_text())
     copy = path.with_name(f"_moved_{path.name}")
     copy.write_text(source)
@@ -135,27 +135,27 @@ def try_one(probe: Probe, path: Path, port: Any, kept: dict[str, Any]) -> dict[s
         after = probe.run(copy, calls)
     finally:
         copy.unlink()
-    told = {"stands": True, "imports": after.get("imports"), "lists": after.get("lists"), "why": after.get("why")}
+    message = {"stands": True, "imports": after.get("imports"), "lists": after.get("lists"), "why": after.get("why")}
     if after.get("lists"):
         names = {
-            kind: {one["name"] for one in before[kind]} == {one["name"] for one in after[kind]}
+            kind: {item["name"] for item in before[kind]} == {item["name"] for item in after[kind]}
             for kind in ("tools", "prompts")
         }
         different = [
-            (name, one["result"], after["calls"][name]["result"])
-            for name, one in before["calls"].items()
-            if not alike(one["result"], after["calls"][name]["result"])
+            (name, item["result"], after["calls"][name]["result"])
+            for name, item in before["calls"].items()
+            if not alike(item["result"], after["calls"][name]["result"])
         ]
-        told |= {
+        message |= {
             "called": bool(calls),
             "alike": not different and all(names.values()),
             "different": different,
             "names": names,
         }
-        told["internal"] = [
+        message["internal"] = [
             name for name, theirs, ours in different if not _failed(theirs) and "Internal error" in json.dumps(ours)
         ]
-    return told
+    return message
 
 
 def try_all(files: list[Path], python: str, port: Any, kept: dict[str, Any]) -> dict[Path, dict[str, Any]]:
@@ -172,10 +172,10 @@ def try_all(files: list[Path], python: str, port: Any, kept: dict[str, Any]) -> 
             idle.put(probe)
 
     with ThreadPoolExecutor(PROBES) as pool:
-        found = dict(zip(files, pool.map(one, files), strict=True))
+        result = dict(zip(files, pool.map(one, files), strict=True))
     for probe in probes:
         probe.close()
-    return found
+    return result
 
 
 def ported(path: Path) -> str:
@@ -197,37 +197,39 @@ def main() -> None:
     parser.add_argument("--details", action="store_true")
     parser.add_argument("--kept", type=Path, help="a file for what theirs say, which is then asked for only once")
     parser.add_argument("--only", default="", help="only files whose path has this in it")
-    given = parser.parse_args()
-    checkouts = [one for one in (given.fastmcp, given.sdk) if one is not None]
-    found_files = examples(checkouts) if given.docs is None else blocks(checkouts, given.docs)
-    files = [path for path in found_files if given.only in str(path)]
+    result = parser.parse_args()
+    checkouts = [item for item in (result.fastmcp, result.sdk) if item is not None]
+    found_files = examples(checkouts) if result.docs is None else blocks(checkouts, result.docs)
+    files = [path for path in found_files if result.only in str(path)]
     if not files:
         sys.exit("there is no example server: give --fastmcp and --sdk, the folders of checkouts")
-    port = ported if given.port else None
-    kept = json.loads(given.kept.read_text()) if given.kept is not None and given.kept.exists() else {}
-    found = try_all(files, given.peers, port, kept)
-    if given.kept is not None:
-        given.kept.write_text(json.dumps(kept))
-    report(found, given.details)
+    port = ported if result.port else None
+    kept = json.loads(result.kept.read_text()) if result.kept is not None and result.kept.exists() else {}
+    found = try_all(files, result.peers, port, kept)
+    if result.kept is not None:
+        result.kept.write_text(json.dumps(kept))
+    report(found, result.details)
 
 
 def report(found: dict[Path, dict[str, Any]], details: bool) -> None:
-    standing = {path: one for path, one in found.items() if one["stands"]}
-    count = Counter(key for one in standing.values() for key in ("imports", "lists", "called", "alike") if one.get(key))
-    both = sum(1 for one in standing.values() if one.get("called") and one.get("alike"))
+    standing = {path: item for path, item in found.items() if item["stands"]}
+    count = Counter(
+        key for item in standing.values() for key in ("imports", "lists", "called", "alike") if item.get(key)
+    )
+    both = sum(1 for item in standing.values() if item.get("called") and item.get("alike"))
     print(f"files                      {len(found)}")
     print(f"run as they stand          {len(standing)}")
     print(f"import                     {count['imports']}")
     print(f"list                       {count['lists']}")
     print(f"behave alike when called   {both} of {count['called']}")
-    print(f"tools: Internal error      {sum(len(one.get('internal') or ()) for one in standing.values())}")
+    print(f"tools: Internal error      {sum(len(item.get('internal') or ()) for item in standing.values())}")
     if details:
-        for path, one in standing.items():
-            if not one.get("lists"):
-                print(f"\n{path}\n  {one['why']}")
-            elif not one["alike"]:
-                print(f"\n{path} {one['names']}")
-                for name, theirs, ours in one["different"]:
+        for path, item in standing.items():
+            if not item.get("lists"):
+                print(f"\n{path}\n  {item['why']}")
+            elif not item["alike"]:
+                print(f"\n{path} {item['names']}")
+                for name, theirs, ours in item["different"]:
                     print(f"  {name}\n    theirs {json.dumps(theirs)[:300]}\n    ours   {json.dumps(ours)[:300]}")
 
 

@@ -37,13 +37,13 @@ def load(path: Path) -> Any:
 
 def server_of(module: Any) -> Any:
     """The server that the module makes: the one with a usual name, or the last one."""
-    found = {name: value for name, value in vars(module).items() if type(value).__name__ in _SERVERS}
+    results = {name: value for name, value in vars(module).items() if type(value).__name__ in _SERVERS}
     for name in ("mcp", "server", "app", "main"):
-        if name in found:
-            return found[name]
-    if not found:
+        if name in results:
+            return results[name]
+    if not results:
         raise LookupError("it makes no server")
-    return list(found.values())[-1]
+    return list(results.values())[-1]
 
 
 _SERVERS = {"FastMCP", "MCPServer", "Server"}
@@ -108,7 +108,7 @@ class Theirs:
 
     async def names(self, kind: str) -> list[Any]:
         listed = await getattr(self._client, f"list_{kind}")()
-        return [plain(one) for one in getattr(listed, kind, listed)]
+        return [plain(item) for item in getattr(listed, kind, listed)]
 
     async def call(self, name: str, arguments: Any) -> Any:
         if hasattr(self._client, "call_tool_mcp"):
@@ -134,7 +134,7 @@ class Ours:
     async def names(self, kind: str) -> list[Any]:
         import msgspec
 
-        return [json.loads(msgspec.json.encode(one)) for one in await getattr(self._client, f"list_{kind}")()]
+        return [json.loads(msgspec.json.encode(item)) for item in await getattr(self._client, f"list_{kind}")()]
 
     async def call(self, name: str, arguments: Any) -> Any:
         import msgspec
@@ -150,20 +150,20 @@ class Ours:
 
 async def probe(server: Any, wanted: Any) -> dict[str, Any]:
     theirs = not type(server).__module__.startswith("portico")
-    said: dict[str, Any] = {"calls": {}}
-    async with Theirs(server) if theirs else Ours(server) as asked:
+    message: dict[str, Any] = {"calls": {}}
+    async with Theirs(server) if theirs else Ours(server) as request:
         for kind in ("tools", "resources", "prompts"):
-            said[kind] = await asked.names(kind)
+            message[kind] = await request.names(kind)
         if wanted is None:
-            wanted = {one["name"]: sample(one["inputSchema"], one["inputSchema"]) for one in said["tools"]}
+            wanted = {tool["name"]: sample(tool["inputSchema"], tool["inputSchema"]) for tool in message["tools"]}
         for name, arguments in wanted.items():
             try:
                 async with asyncio.timeout(PATIENCE_SECONDS):
-                    result = await asked.call(name, arguments)
+                    result = await request.call(name, arguments)
             except Exception as failure:
                 result = {"raised": f"{type(failure).__name__}: {failure}"}
-            said["calls"][name] = {"arguments": arguments, "result": result}
-    return said
+            message["calls"][name] = {"arguments": arguments, "result": result}
+    return message
 
 
 def look(path: Path, wanted: Any) -> dict[str, Any]:
@@ -172,10 +172,10 @@ def look(path: Path, wanted: Any) -> dict[str, Any]:
     except BaseException as failure:
         return {"imports": False, "why": f"{type(failure).__name__}: {failure}"}
     try:
-        said = asyncio.run(probe(server, wanted))
+        result = asyncio.run(probe(server, wanted))
     except BaseException as failure:
         return {"imports": True, "lists": False, "why": f"{type(failure).__name__}: {_first(failure)}"}
-    return {"imports": True, "lists": True, **said}
+    return {"imports": True, "lists": True, **result}
 
 
 def _first(failure: BaseException) -> BaseException:
@@ -191,17 +191,17 @@ def forked(path: Path, wanted: Any) -> str:
         child = os.fork()
         if child == 0:
             nowhere = os.open(os.devnull, os.O_RDWR)
-            for one in (0, 1, 2):
-                os.dup2(nowhere, one)
+            for item in (0, 1, 2):
+                os.dup2(nowhere, item)
             os.setsid()
             os.chdir(path.parent)
             sys.argv = [str(path)]
             answer.write(json.dumps(look(path, wanted), default=repr).encode())
             answer.flush()
             os._exit(0)
-        given = time.monotonic() + WHOLE_SECONDS
+        value = time.monotonic() + WHOLE_SECONDS
         while os.waitpid(child, os.WNOHANG)[0] == 0:
-            if time.monotonic() > given:
+            if time.monotonic() > value:
                 os.killpg(child, signal.SIGKILL)
                 os.waitpid(child, 0)
                 break
@@ -214,8 +214,8 @@ def main() -> None:
     for module in ("fastmcp", "mcp.server.mcpserver", "portico.server.server", "portico.client.client"):
         importlib.import_module(module)
     for line in sys.stdin:
-        path, wanted = json.loads(line)
-        print(forked(Path(path), wanted), flush=True)
+        path, expected = json.loads(line)
+        print(forked(Path(path), expected), flush=True)
 
 
 if __name__ == "__main__":

@@ -65,11 +65,11 @@ def main(paths: list[str]) -> None:
         if run.returncode:
             print(f"{Path(path).name:34} failed: {run.stderr.strip().splitlines()[-1:]}")
             continue
-        said = json.loads(run.stdout)
+        data = json.loads(run.stdout)
         size = Path(path).stat().st_size / 1e6
         print(
-            f"{Path(path).name:34} {size:6.1f} {said['tools']:6} {said['import_s']:9.3f} {said['import_mb']:6.1f} "
-            f"{said['list_s']:8.3f} {said['peak_mb']:6.1f} {said['listed_mb']:10.2f}"
+            f"{Path(path).name:34} {size:6.1f} {data['tools']:6} {data['import_s']:9.3f} {data['import_mb']:6.1f} "
+            f"{data['list_s']:8.3f} {data['peak_mb']:6.1f} {data['listed_mb']:10.2f}"
         )
 
 

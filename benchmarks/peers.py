@@ -184,14 +184,14 @@ def environment(package: str, version: str, *beside: str, base: str = sys.execut
     if done.exists():
         return python
     shutil.rmtree(home, ignore_errors=True)
-    wanted = [f"{package}=={version}", *beside]
+    expected = [f"{package}=={version}", *beside]
     try:
         if uv := shutil.which("uv"):
             run([uv, "venv", "--quiet", "--python", base, str(home)])
-            run([uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python), *wanted])
+            run([uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", str(python), *expected])
         else:
             run([base, "-m", "venv", str(home)])
-            run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted])
+            run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *expected])
     except NotInstalled:
         shutil.rmtree(home, ignore_errors=True)
         raise
@@ -234,8 +234,8 @@ def node_and_npm() -> tuple[str, list[str]]:
 
 def go_sdk_version(binary: Path) -> str:
     """The Go linker writes the modules and their versions into the program."""
-    found = re.search(rb"modelcontextprotocol/go-sdk\tv([0-9][0-9A-Za-z.\-]*)", binary.read_bytes())
-    return found.group(1).decode() if found else "of unknown version"
+    match = re.search(rb"modelcontextprotocol/go-sdk\tv([0-9][0-9A-Za-z.\-]*)", binary.read_bytes())
+    return match.group(1).decode() if match else "of unknown version"
 
 
 def run(command: list[str]) -> None:

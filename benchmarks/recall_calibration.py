@@ -44,11 +44,12 @@ def curve(name: str, data: Any) -> None:
         rows.append((*own, measure(store, question.text, other, ())[0]))
     store.close()
     for least in THRESHOLDS:
-        known = [(shares >= least, right) for shares, right, _ in rows if shares.max() >= least]
+        known_items = [(shares >= least, right) for shares, right, _ in rows if shares.max() >= least]
         false = np.mean([shares.max() >= least for *_, shares in rows])
-        risk = 1 - np.mean([(strong & right).any() for strong, right in known])
+        risk = 1 - np.mean([(strong & right).any() for strong, right in known_items])
         print(
-            f"{name:8s} {least:.2f}  known {len(known) / len(rows):.3f}  false {false:.3f}  risk {risk:.3f}", flush=True
+            f"{name:8s} {least:.2f}  known {len(known_items) / len(rows):.3f}  false {false:.3f}  risk {risk:.3f}",
+            flush=True,
         )
 
 

@@ -83,11 +83,11 @@ def say(text: str) -> None:
 
 
 def prepared(peers: Sequence[P], make_ready: Callable[[P], P]) -> list[P]:
-    found = []
+    results = []
     for peer in peers:
         say(f"preparing {peer.label}")
-        found.append(make_ready(peer))
-    return found
+        results.append(make_ready(peer))
+    return results
 
 
 def facts_before() -> dict[str, Any]:
@@ -161,10 +161,10 @@ def of_service(facts: dict[str, Any], name: str, options: argparse.Namespace) ->
     module = SERVICES[name]
     say(f"preparing and measuring {module.NAME}")
     began = time.perf_counter()
-    found = module.measure(size)
+    result = module.measure(size)
     say(f"{module.NAME}: {time.perf_counter() - began:.0f} s")
-    print(services_table.report(facts, found, size, options.markdown), flush=True)
-    return services_table.told(facts, found, size), services_table.ours_failed(found)
+    print(services_table.report(facts, result, size, options.markdown), flush=True)
+    return services_table.told(facts, result, size), services_table.ours_failed(result)
 
 
 def ours_failed(peers: Sequence[Peer], answers: Answers) -> bool:
@@ -178,35 +178,35 @@ def main() -> int:
     # A terminated run unwinds as an interrupted one does, and takes its servers with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = arguments()
-    wanted = options.tables
-    on_stdio = [peer for peer in PEERS if peer.key in options.only and {"stdio", "client", "tasks"} & set(wanted)]
-    on_http = [peer for peer in HTTP_PEERS if peer.family in options.only and "http" in wanted]
+    expected = options.tables
+    on_stdio = [peer for peer in PEERS if peer.key in options.only and {"stdio", "client", "tasks"} & set(expected)]
+    on_http = [peer for peer in HTTP_PEERS if peer.family in options.only and "http" in expected]
     ready, ready_http = prepared(on_stdio, prepare), prepared(on_http, prepare_http)
     # Before the first table, for both: after it, the load would be our own.
     facts = facts_before()
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     failed = False
-    if ready and "stdio" in wanted:
-        found["stdio"], failed = stdio(facts, ready, options)
+    if ready and "stdio" in expected:
+        results["stdio"], failed = stdio(facts, ready, options)
     if ready_http:
         print("\n" if ready else "", end="", flush=True)
-        found["http"], failed_http = over_http(facts, ready_http, options)
+        results["http"], failed_http = over_http(facts, ready_http, options)
         failed = failed or failed_http
-    if ready and "client" in wanted:
+    if ready and "client" in expected:
         print("\n", end="", flush=True)
         clients = [peer for peer in ready if peer.key in PROGRAMS]
-        found["client"], failed_client = as_clients(facts, clients, options)
+        results["client"], failed_client = as_clients(facts, clients, options)
         failed = failed or failed_client
-    if ready and "tasks" in wanted:
+    if ready and "tasks" in expected:
         print("\n", end="", flush=True)
-        found["tasks"], failed_tasks = with_tasks(facts, ready, options)
+        results["tasks"], failed_tasks = with_tasks(facts, ready, options)
         failed = failed or failed_tasks
-    for name in (name for name in SERVICES if name in wanted):
-        print("\n" if found else "", end="", flush=True)
-        found[name], failed_service = of_service(facts, name, options)
+    for name in (name for name in SERVICES if name in expected):
+        print("\n" if results else "", end="", flush=True)
+        results[name], failed_service = of_service(facts, name, options)
         failed = failed or failed_service
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return int(failed)
 
 

@@ -113,13 +113,13 @@ def take_turns(answers: Answers, rounds: int, turns: list[Turn]) -> None:
             if any(answers.failed(question, peer) for question in questions):
                 continue
             try:
-                found = ask()
+                response = ask()
             except (DriverError, OSError, ValueError, KeyError, subprocess.SubprocessError) as why:
                 for question in questions:
                     answers.fail(question, peer, why)
                 continue
             for question in questions:
-                values = found[question]
+                values = response[question]
                 answers.add(question, peer, *(values if isinstance(values, tuple) else (values,)))
 
 
@@ -207,7 +207,7 @@ def sequential_calls(
 
     def ask(number: int) -> dict[str, Any]:
         batch = once(number)
-        latencies = tuple(taken / 1000 for taken in batch.latencies_ns)
+        latencies = tuple(latencies_n / 1000 for latencies_n in batch.latencies_ns)
         return {questions[0]: batch.cpu_us, "p50": latencies, "p99": latencies}
 
     return warmed(answers, peer, questions, once, ask, size)
@@ -242,12 +242,12 @@ def ask_lists(answers: Answers, peer: Peer, driver: Driver) -> dict[str, float]:
     The mean, because a list this long sets off a full garbage collection in some servers every second time: a single
     list is then either of two numbers four times apart, and their median a matter of luck.
     """
-    found = [whole_list(driver) for _ in range(LISTS)]
-    sizes = {tools for _, _, tools in found}
+    results = [whole_list(driver) for _ in range(LISTS)]
+    sizes = {tools for _, _, tools in results}
     if peer.ours and sizes != {1_000}:
         raise DriverError(f"{sorted(sizes)} tools listed, 1000 registered")
     answers.own_tools[peer.key] = max(sizes)
-    cpu, wall = (statistics.mean(column) for column in list(zip(*found, strict=True))[:2])
+    cpu, wall = (statistics.mean(column) for column in list(zip(*results, strict=True))[:2])
     return {"list_cpu": cpu / 1e6, "list_latency": wall / 1e6}
 
 
@@ -274,9 +274,9 @@ def crowds(answers: Answers, peers: list[Peer], size: Size) -> None:
 
 def distances(answers: Answers, peers: list[Peer], size: Size) -> None:
     def ask(peer: Peer) -> dict[str, float]:
-        found = count(peer)
-        answers.files[peer.key] = found.files
-        return {"files": sum(found.files.values()), "calls": found.calls}
+        result = count(peer)
+        answers.files[peer.key] = result.files
+        return {"files": sum(result.files.values()), "calls": result.calls}
 
     take_turns(answers, 1, [(peer, ("files", "calls"), lambda peer=peer: ask(peer)) for peer in peers if peer.ours])
 

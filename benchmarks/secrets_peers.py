@@ -33,10 +33,10 @@ def detect_secrets() -> Callable[[str], Spans]:
 
     def scan(text: str) -> Spans:
         path.write_text(text, encoding="utf-8", newline="")
-        found = SecretsCollection()
+        result = SecretsCollection()
         with default_settings():
-            found.scan_file(str(path))
-        return [span for _, secret in found for span in _spans(text, secret.line_number, secret.secret_value or "")]
+            result.scan_file(str(path))
+        return [span for _, secret in result for span in _spans(text, secret.line_number, secret.secret_value or "")]
 
     return scan
 
@@ -60,25 +60,25 @@ class Rule:
         self.group = data.get("secretGroup", 0)
         self.keywords = [word.lower() for word in data.get("keywords", [])]
         lists = data.get("allowlists", []) + ([data["allowlist"]] if "allowlist" in data else [])
-        self.allowed = [Allowed(one, compiled) for one in lists]
+        self.allowed = [Allowed(item, compiled) for item in lists]
 
     def scan(self, text: str, lower: str) -> Iterator[tuple[str, int, int]]:
         if self.keywords and not any(word in lower for word in self.keywords):
             return
-        for found in self.regex.finditer(text):
-            group = self.group or next((n for n, value in enumerate(found.groups(), 1) if value), 0)
-            secret = found[group]
+        for result in self.regex.finditer(text):
+            group = self.group or next((n for n, value in enumerate(result.groups(), 1) if value), 0)
+            secret = result[group]
             if self.entropy and entropy(secret) <= self.entropy:
                 continue
-            if not any(one.allows(secret, found[0], line_of(text, found.start())) for one in self.allowed):
-                yield secret, *found.span(group)
+            if not any(item.allows(secret, result[0], line_of(text, result.start())) for item in self.allowed):
+                yield secret, *result.span(group)
 
 
 class Allowed:
     """Exceptions of a rule."""
 
     def __init__(self, data: dict[str, Any], compiled: Callable[[str], Any]) -> None:
-        self.regexes = [compiled(one) for one in data.get("regexes", [])]
+        self.regexes = [compiled(item) for item in data.get("regexes", [])]
         self.words = [word.lower() for word in data.get("stopwords", [])]
         self.target = data.get("regexTarget", "secret")
         self.all = data.get("condition", "OR").upper() in ("AND", "&&")
@@ -86,8 +86,8 @@ class Allowed:
 
     def allows(self, secret: str, match: str, line: str) -> bool:
         target = {"match": match, "line": line}.get(self.target, secret)
-        regex = any(one.search(target) for one in self.regexes)
-        word = any(one in secret.lower() for one in self.words)
+        regex = any(item.search(target) for item in self.regexes)
+        word = any(item in secret.lower() for item in self.words)
         if not self.all:
             return regex or word
         return not self.paths and (regex or not self.regexes) and (word or not self.words)
@@ -118,13 +118,13 @@ def gitleaks(path: str) -> Callable[[str], Spans]:
 
     def scan(text: str) -> Spans:
         lower = text.lower()
-        found = [(rule.name, *one) for rule in rules for one in rule.scan(text, lower)]
+        results = [(rule.name, *one) for rule in rules for one in rule.scan(text, lower)]
         return [
             (start, end)
-            for name, secret, start, end in found
+            for name, secret, start, end in results
             if not everywhere.allows(secret, secret, secret)
             # Where a named rule has the same, the generic one is silent.
-            and not ("generic" in name and any(secret in other and "generic" not in one for one, other, *_ in found))
+            and not ("generic" in name and any(secret in other and "generic" not in one for one, other, *_ in results))
         ]
 
     return scan

@@ -62,7 +62,7 @@ class Tally:
 
     def recall(self, groups: Iterable[str] | None = None) -> float:
         chosen = list(self.labelled if groups is None else groups)
-        return sum(self.found[one] for one in chosen) / max(1, sum(self.labelled[one] for one in chosen))
+        return sum(self.found[item] for item in chosen) / max(1, sum(self.labelled[item] for item in chosen))
 
     def precision(self) -> float:
         hits = sum(self.found.values())
@@ -70,25 +70,25 @@ class Tally:
 
 
 def of_kind(texts: list[Sample], kind: str, part: str) -> list[Sample]:
-    return [one for one in texts if one.part == part and (not one.labels or one.labels[0].kind == kind)]
+    return [text for text in texts if text.part == part and (not text.labels or text.labels[0].kind == kind)]
 
 
 def ours(texts: list[Sample], kind: str) -> Tally:
     tally = Tally(0.9)
     for sample in texts:
-        tally.add(sample, [(one.start, one.end) for one in find(sample.text, (kind,))])  # type: ignore[arg-type]
+        tally.add(sample, [(item.start, item.end) for item in find(sample.text, (kind,))])  # type: ignore[arg-type]
     return tally
 
 
 def theirs(texts: list[Sample], command: list[str]) -> Tally:
     tally = Tally(0.0)
-    given = "".join(json.dumps(one.text) + "\n" for one in texts)
-    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    result = "".join(json.dumps(item.text) + "\n" for item in texts)
+    done = subprocess.run(command, input=result, capture_output=True, text=True, check=False)
     answers = done.stdout.splitlines()
     if len(answers) != len(texts):
         raise NotInstalled(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no answer")
     for sample, answer in zip(texts, answers, strict=True):
-        tally.add(sample, [tuple(one) for one in json.loads(answer)])  # type: ignore[misc]
+        tally.add(sample, [tuple(item) for item in json.loads(answer)])  # type: ignore[misc]
     return tally
 
 
@@ -123,7 +123,7 @@ def line(title: str, tally: Tally) -> str:
 
 def show_groups(tally: Tally, others: dict[str, Tally]) -> None:
     for group in tally.labelled:
-        row = "".join(f"{one.recall([group]):9.3f}" for one in others.values())
+        row = "".join(f"{item.recall([group]):9.3f}" for item in others.values())
         print(f"  {group:50}{tally.labelled[group]:7}{tally.recall([group]):9.3f}{row}")
 
 

@@ -278,7 +278,7 @@ _SLOT = re.compile(r"%([a-z0-9]+)%")
 
 
 def filled(template: str, rng: random.Random) -> str:
-    return _SLOT.sub(lambda found: FILLERS[found[1]](rng) if found[1] in FILLERS else found[0], template)
+    return _SLOT.sub(lambda result: FILLERS[result[1]](rng) if result[1] in FILLERS else result[0], template)
 
 
 def placed(template: str, value: str, rng: random.Random, label: tuple[str, str], group: str, part: Part) -> Sample:

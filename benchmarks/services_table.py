@@ -66,7 +66,10 @@ def this_tree(key: str = "portico", title: str = "Portico", **more: Any) -> Peer
 def drawn(grid: Grid, answers: Answers) -> list[list[str]]:
     return [
         ["question", "unit", *(peer.title for peer in grid.columns)],
-        *([one.text, one.unit, *(cell(answers, one, peer) for peer in grid.columns)] for one in grid.questions),
+        *(
+            [question.text, question.unit, *(cell(answers, question, peer) for peer in grid.columns)]
+            for question in grid.questions
+        ),
     ]
 
 

@@ -40,15 +40,15 @@ PROGRAMS: dict[str, tuple[str, list[dict[str, Any]]]] = {
 
 
 def instructions(program: str, said: list[dict[str, Any]], folder: str) -> int:
-    asked = "".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in said)
+    result = "".join(json.dumps({"jsonrpc": "2.0", **item}) + "\n" for item in said)
     command = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
     # With hashes that are the same each time the count is too, nearly.
     fixed = {"PYTHONHASHSEED": "0", "PORTICO_DATA": folder}
     env = {**os.environ, **fixed, "PYTHONPATH": str(Path(__file__).parent / "servers")}
     # Once without, so that everything is compiled.
-    subprocess.run([sys.executable, "-c", program], input=asked, env=env, capture_output=True, text=True, check=True)
+    subprocess.run([sys.executable, "-c", program], input=result, env=env, capture_output=True, text=True, check=True)
     done = subprocess.run(
-        [*command, sys.executable, "-c", program], input=asked, env=env, capture_output=True, text=True, check=True
+        [*command, sys.executable, "-c", program], input=result, env=env, capture_output=True, text=True, check=True
     )
     (found,) = re.findall(r"I\s+refs:\s+([\d,]+)", done.stderr)
     return int(found.replace(",", ""))

@@ -87,8 +87,8 @@ def measure(size: Size) -> Table:
 
 def judge(answers: Answers, how: SystemSize) -> list[Goal]:
     searches = [answers.value(question.key, "index") for question in FILE_QUESTIONS if question.key != "filled"]
-    known = [value for value in searches if value is not None]
-    slowest = max(known) if len(known) == len(searches) else None
+    known_items = [value for value in searches if value is not None]
+    slowest = max(known_items) if len(known_items) == len(searches) else None
     journal, hive = (answers.value(question, "portico") for question in ("journal_json", "hive"))
     return [
         limit("a minute in a large text log: below 50 ms", answers.value("log_minute", "portico"), 50, "ms"),
@@ -136,10 +136,10 @@ def rate_by(python: str, program: str, path: Path, least: float, count: int | No
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     if done.returncode:
         raise DriverError(f"it ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-    found = json.loads(done.stdout.splitlines()[-1])
-    if count is not None and found["count"] != count:
-        raise DriverError(f"it read {found['count']:,}, and there are {count:,}")
-    return float(found["rate"])
+    data = json.loads(done.stdout.splitlines()[-1])
+    if count is not None and data["count"] != count:
+        raise DriverError(f"it read {data['count']:,}, and there are {count:,}")
+    return float(data["rate"])
 
 
 @contextmanager
@@ -310,7 +310,7 @@ def privacy(answers: Answers, ours: Peer, how: SystemSize, rounds: int, folder: 
 def shown_entries(source: Path, most: int) -> list[dict[str, Any]]:
     """Return the entries as eventlog_query shows them."""
     log = DirectoryLog("syslog", "", AllowedPaths([source]), str(source))
-    found = [entry for entry in log.scan_newest_first(LogQuery(), None, []) if entry]
+    results = [entry for entry in log.scan_newest_first(LogQuery(), None, []) if entry]
     return [
         {
             "id": entry.id,
@@ -320,5 +320,5 @@ def shown_entries(source: Path, most: int) -> list[dict[str, Any]]:
             "timestamp": format_iso(entry.time),
             "computer": entry.computer,
         }
-        for entry in found[:most]
+        for entry in results[:most]
     ]

@@ -38,17 +38,17 @@ LEGEND = (
 
 def task_peers(peers: list[Peer]) -> list[Peer]:
     """Return the columns: Portico twice, once per store."""
-    found = []
+    results = []
     for peer in peers:
         if peer.key == "portico":
-            found.append(replace(peer, key="portico-SQLite", title="Portico, SQLite"))
+            results.append(replace(peer, key="portico-SQLite", title="Portico, SQLite"))
             with_driver = replace(peer, key="portico-PostgreSQL", title="Portico, PostgreSQL")
-            found.append(_installed(with_driver, partial(tree_environment, "here-postgres", DRIVER)))
+            results.append(_installed(with_driver, partial(tree_environment, "here-postgres", DRIVER)))
         elif peer.key == "fastmcp":
             extension = f"fastmcp-tasks=={peer.version}"
             in_memory = replace(peer, title="FastMCP, memory")
-            found.append(_installed(in_memory, partial(environment, "fastmcp", peer.version, extension)))
-    return found
+            results.append(_installed(in_memory, partial(environment, "fastmcp", peer.version, extension)))
+    return results
 
 
 def _installed(peer: Peer, make: Callable[[], Path]) -> Peer:
@@ -98,15 +98,18 @@ def _ask(peer: Peer, words: list[str]) -> dict[str, float]:
     )
     if done.returncode != 0:
         raise DriverError(f"it ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    data: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return data
 
 
 def report(facts: dict[str, Any], answers: Answers, peers: list[Peer], size: ClientSize, markdown: bool) -> str:
     draw = piped if markdown else aligned
     bullet = "- " if markdown else ""
     head = ["question", "unit", *(peer.title for peer in peers)]
-    body = [[one.text, one.unit, *(cell(answers, one, peer) for peer in peers)] for one in TASK_QUESTIONS]
+    body = [
+        [task_question.text, task_question.unit, *(cell(answers, task_question, peer) for peer in peers)]
+        for task_question in TASK_QUESTIONS
+    ]
     rounds = "one round" if size.rounds == 1 else f"{size.rounds} rounds"
     blocks = [
         heading("tasks", facts, bullet),

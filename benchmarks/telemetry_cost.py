@@ -45,8 +45,8 @@ def cpu_seconds(calls: int, words: list[str], env: dict[str, str], folder: Path)
     assert child.stdin is not None and child.stdout is not None
     for first in range(0, calls, AT_ONCE):
         for id in range(first, first + AT_ONCE):
-            asked = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
-            child.stdin.write(json.dumps(asked).encode() + b"\n")
+            request = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
+            child.stdin.write(json.dumps(request).encode() + b"\n")
         child.stdin.flush()
         for _ in range(AT_ONCE):
             assert b'"isError":false' in child.stdout.readline()

@@ -40,12 +40,12 @@ def listed(server: Path) -> list[str]:
     """Return the tool names of a server in order."""
     files = [file for file in server.rglob("*") if file.suffix in _DEFINED and file.is_file()]
     names: dict[str, None] = {}
-    for file in sorted(files, key=lambda one: (len(one.parts), one)):
+    for file in sorted(files, key=lambda item: (len(item.parts), item)):
         if _NO_SERVER.search(str(file.relative_to(server))):
             continue
         source = file.read_text(encoding="utf-8", errors="replace")
-        found = (re.findall(pattern, source, re.DOTALL) for pattern in _DEFINED[file.suffix])
-        names |= dict.fromkeys(next(filter(None, found), []))
+        matches = (re.findall(pattern, source, re.DOTALL) for pattern in _DEFINED[file.suffix])
+        names |= dict.fromkeys(next(filter(None, matches), []))
     return list(names)
 
 

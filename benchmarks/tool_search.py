@@ -52,13 +52,13 @@ class Bench(NamedTuple):
 
 def load(path: Path) -> Bench:
     servers = json.loads((path / "tools/LiveMCPTool/tools.json").read_text())
-    tools = [_words(server, one) for server in servers for part in server["tools"].values() for one in part["tools"]]
-    said = json.loads((path / "annotated_data/all_annotations.json").read_text())
-    known = {one.name for one in tools}
+    tools = [_words(server, item) for server in servers for part in server["tools"].values() for item in part["tools"]]
+    data = json.loads((path / "annotated_data/all_annotations.json").read_text())
+    known_names = {item.name for item in tools}
     tasks = {}
-    for at, task in enumerate(said):
+    for at, task in enumerate(data):
         notes = task["Annotator Metadata"]
-        named = [one for one in _items(notes["Tools"]) if one in known]
+        named = [item for item in _items(notes["Tools"]) if item in known_names]
         if named:
             tasks[at] = Task(task["Question"], _items(notes["Steps"]), named)
     return Bench(tools, tasks)
@@ -71,29 +71,29 @@ def _words(server: dict, tool: dict) -> ToolDocument:
         name=tool["name"],
         title=((tool.get("annotations") or {}).get("title")) or "",
         description=tool.get("description") or "",
-        parameters=" ".join(one.name for one in parts),
-        parameter_descriptions=" ".join(str(one.schema.get("description", "")) for one in parts),
+        parameters=" ".join(part.name for part in parts),
+        parameter_descriptions=" ".join(str(part.schema.get("description", "")) for part in parts),
         server=next(iter(server["tools"])),
     )
 
 
 def _items(text: str) -> list[str]:
     """Return the lines of a numbered list."""
-    found = (re.sub(r"^\s*\d+\s*[.)]\s*", "", line).strip() for line in text.splitlines())
-    return list(dict.fromkeys(one for one in found if one))
+    result = (re.sub(r"^\s*\d+\s*[.)]\s*", "", line).strip() for line in text.splitlines())
+    return list(dict.fromkeys(item for item in result if item))
 
 
 def recall(tasks: Sequence[Task], tools: Sequence[ToolDocument], search: Search) -> tuple[float, float, float]:
     """Return means over the tasks: R@10 of the question, R@5 of the steps, R@5 of the steps in one call."""
     questions, steps, calls = [], [], []
     for task in tasks:
-        wanted = set(task.tools)
+        result = set(task.tools)
         first = {tools[at].name for at in search(task.question, 10)}
         any_step = {tools[at].name for step in task.steps for at in search(step, 5)}
         one_call = {tools[at].name for found in together(search, task.steps, 5) for at in found}
-        questions.append(len(wanted & first) / len(wanted))
-        steps.append(len(wanted & any_step) / len(wanted))
-        calls.append(len(wanted & one_call) / len(wanted))
+        questions.append(len(result & first) / len(result))
+        steps.append(len(result & any_step) / len(result))
+        calls.append(len(result & one_call) / len(result))
     return sum(questions) / len(tasks), sum(steps) / len(tasks), sum(calls) / len(tasks)
 
 
@@ -153,43 +153,43 @@ def milliseconds(index: ToolIndex, queries: Sequence[str]) -> float:
 def grown(tools: Sequence[ToolDocument], count: int) -> list[ToolDocument]:
     """Return additional tools of the same kind, with words of two others each."""
     chance = random.Random(7)
-    found = list(tools)
-    while len(found) < count:
-        one, two = chance.choice(tools), chance.choice(tools)
-        found.append(
+    results = list(tools)
+    while len(results) < count:
+        item, two = chance.choice(tools), chance.choice(tools)
+        results.append(
             ToolDocument(
-                f"{one.name}_{len(found)}",
+                f"{item.name}_{len(results)}",
                 two.title,
-                f"{two.description} {one.description[:80]}",
-                one.parameters,
-                one.parameter_descriptions,
+                f"{two.description} {item.description[:80]}",
+                item.parameters,
+                item.parameter_descriptions,
                 two.server,
             )
         )
-    return found[:count]
+    return results[:count]
 
 
 def rows(path: Path, *, held_out: bool = False) -> list[tuple[str, ...]]:
     """Return for each search method: tasks, R@10 of the question, R@5 of the steps, and of the steps in one call."""
     bench = load(path)
     halves = {"even (tuned on)": bench.half(0)} | ({"odd (held out)": bench.half(1)} if held_out else {})
-    found = []
+    results = []
     for name, search in (("plain BM25", plain(bench.tools)), ("find_tools", ours(bench.tools))):
         for which, tasks in halves.items():
             shares = recall(tasks, bench.tools, search)
-            found.append((name, f"{which}: {len(tasks)}", *(f"{share:.3f}" for share in shares)))
-    return found
+            results.append((name, f"{which}: {len(tasks)}", *(f"{share:.3f}" for share in shares)))
+    return results
 
 
 def parts(path: Path) -> list[tuple[str, ...]]:
     """Return the same for the development tasks, with parts of the ranking disabled."""
     bench = load(path)
-    found = []
+    results = []
     for name, instead in PARTS.items():
         with patch.multiple(ranking, **instead):
             shares = recall(bench.half(0), bench.tools, ours(bench.tools))
-        found.append((name, "even (tuned on)", *(f"{share:.3f}" for share in shares)))
-    return found
+        results.append((name, "even (tuned on)", *(f"{share:.3f}" for share in shares)))
+    return results
 
 
 def main() -> None:
@@ -199,8 +199,8 @@ def main() -> None:
     parser.add_argument("--parts", action="store_true", help="without parts of the ranking, too")
     arguments = parser.parse_args()
     print(f"{'':12} {'tasks':22} {'question R@10':>14} {'steps R@5':>10} {'at once':>10}")
-    found = rows(arguments.path, held_out=arguments.held_out) + (parts(arguments.path) if arguments.parts else [])
-    for name, which, question, steps, once in found:
+    result = rows(arguments.path, held_out=arguments.held_out) + (parts(arguments.path) if arguments.parts else [])
+    for name, which, question, steps, once in result:
         print(f"{name:12} {which:22} {question:>14} {steps:>10} {once:>10}")
     bench = load(arguments.path)
     queries = [task.question for task in bench.half(0)] + [step for task in bench.half(0) for step in task.steps]

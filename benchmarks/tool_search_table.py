@@ -93,10 +93,10 @@ def speeds(size: Size) -> dict[str, float]:
     import time
 
     tools = [
-        ToolDocument(one.name, one.definition.title or "", one.definition.description or "", "", "", one.owner)
-        for one in own_tools()
+        ToolDocument(item.name, item.definition.title or "", item.definition.description or "", "", "", item.owner)
+        for item in own_tools()
     ]
-    queries = [one.description for one in tools[: 10 if size.quick else len(tools)]]
+    queries = [item.description for item in tools[: 10 if size.quick else len(tools)]]
     small = ToolIndex(tool_search.grown(tools, 500))
     began = time.process_time()
     large = ToolIndex(tool_search.grown(tools, 10_000))
@@ -110,13 +110,13 @@ def speeds(size: Size) -> dict[str, float]:
 
 def list_costs() -> dict[str, float]:
     tools, count = own_tools(), tokens()
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     for number in COUNTS:
         server = server_of(number, tools)
-        found[f"all_{number}"] = asyncio.run(listed(server, count))
-        found[f"search_{number}"] = asyncio.run(listed(ToolSearchServer(server), count))
-        found[f"code_{number}"] = asyncio.run(listed(CodeModeServer(server), count))
-    return found
+        results[f"all_{number}"] = asyncio.run(listed(server, count))
+        results[f"search_{number}"] = asyncio.run(listed(ToolSearchServer(server), count))
+        results[f"code_{number}"] = asyncio.run(listed(CodeModeServer(server), count))
+    return results
 
 
 def quality(path: Path) -> dict[str, float]:
@@ -136,18 +136,18 @@ def quality(path: Path) -> dict[str, float]:
 def measure(size: Size) -> Table:
     answers, ours, notes = Answers(), this_tree(), []
     questions: list[Question] = [*SPEED, *TOKENS]
-    take_turns(answers, size.rounds, [(ours, tuple(one.key for one in SPEED), lambda: speeds(size))])
-    take_turns(answers, 1, [(ours, tuple(one.key for one in TOKENS), list_costs)])
+    take_turns(answers, size.rounds, [(ours, tuple(item.key for item in SPEED), lambda: speeds(size))])
+    take_turns(answers, 1, [(ours, tuple(item.key for item in TOKENS), list_costs)])
     questions += code_mode.QUESTIONS
     take_turns(
         answers,
         size.rounds,
-        [(ours, tuple(one.key for one in code_mode.QUESTIONS), lambda: code_mode.measure(size.quick))],
+        [(ours, tuple(item.key for item in code_mode.QUESTIONS), lambda: code_mode.measure(size.quick))],
     )
     data = os.environ.get("LIVE_MCP_BENCH")
     if data:
         questions = [*QUALITY, *questions]
-        take_turns(answers, 1, [(ours, tuple(one.key for one in QUALITY), lambda: quality(Path(data)))])
+        take_turns(answers, 1, [(ours, tuple(item.key for item in QUALITY), lambda: quality(Path(data)))])
     else:
         notes.append("without LIVE_MCP_BENCH, a checkout of that repository, nothing is said of the quality")
     return Table("Finding tools", [Grid(questions, [ours])], answers, goals(answers), notes, LEGEND)

@@ -93,7 +93,7 @@ def measure(size: Size) -> Table:
         turns = [(peer, KEYS, lambda peer=peer: _ask(stores[peer.key], how, size.rounds)) for peer in able]
         take_turns(answers, 1, turns)
     words = {"open": f"{how.open:,}", "finished": f"{how.finished:,}", "all": f"{how.open + how.finished:,}"}
-    questions = [replace(one, text=one.text.format(**words)) for one in QUESTIONS]
+    questions = [replace(question, text=question.text.format(**words)) for question in QUESTIONS]
     goals = [goal for peer in columns for goal in _judged(answers, peer, words["finished"])]
     return Table("work items", [Grid(questions, columns)], answers, goals, legend=LEGEND)
 
@@ -118,18 +118,18 @@ def _ask(stores: tuple[str, str], how: WorkSize, rounds: int) -> dict[str, tuple
 
 
 async def _measured(stores: tuple[str, str], how: WorkSize, rounds: int) -> dict[str, tuple[float, ...]]:
-    found: dict[str, list[float]] = {key: [] for key in KEYS}
+    results: dict[str, list[float]] = {key: [] for key in KEYS}
     await _load(stores[0], {"pending": how.open})
     await _load(stores[1], {"completed": how.finished, "pending": how.open})
     async with Database(stores[0]) as fresh, Database(stores[1]) as worn:
         for _ in range(rounds):
-            await _turns({"none": WorkItemStore(fresh), "finished": WorkItemStore(worn)}, how.calls, found)
+            await _turns({"none": WorkItemStore(fresh), "finished": WorkItemStore(worn)}, how.calls, results)
         for _ in range(rounds):
-            await _rates(WorkItemStore(fresh), how.calls, found)
+            await _rates(WorkItemStore(fresh), how.calls, results)
         await WorkItemStore(worn).index_pending()
         for _ in range(rounds):
-            await _queries(WorkItemStore(worn), str(how.finished), found)
-    return {key: tuple(values) for key, values in found.items()}
+            await _queries(WorkItemStore(worn), str(how.finished), results)
+    return {key: tuple(values) for key, values in results.items()}
 
 
 async def _load(store: str, counts: dict[str, int]) -> None:

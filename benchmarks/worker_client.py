@@ -88,22 +88,22 @@ def serving(workers: int, *options: str, store: str | None = None, folder: str |
         path.write_text(SERVER)
         words = ["serve", str(path), "--transport", "http", "--port", "0", "--workers", str(workers), *options]
         command = [sys.executable, "-m", "portico", *words]
-        given = {"PORTICO_STORE": store, "TMPDIR": folder}
-        env = {**os.environ, **{name: value for name, value in given.items() if value}}
+        values = {"PORTICO_STORE": store, "TMPDIR": folder}
+        env = {**os.environ, **{name: value for name, value in values.items() if value}}
         # What it says goes to a file: a pipe that nobody reads would stop it.
-        said = Path(own) / "log"
-        with said.open("w") as log:
+        message = Path(own) / "log"
+        with message.open("w") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, env=env)
         try:
-            while not (found := re.search(r"^Serving on .*:(\d+)", said.read_text(), re.MULTILINE)):
+            while not (text := re.search(r"^Serving on .*:(\d+)", message.read_text(), re.MULTILINE)):
                 if process.poll() is not None:
-                    raise ValueError(f"it does not serve: {said.read_text()}")
+                    raise ValueError(f"it does not serve: {message.read_text()}")
                 time.sleep(0.01)
-            yield Serving(process.pid, int(found[1]))
+            yield Serving(process.pid, int(text[1]))
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=60)
-            failures = Counter(re.findall(r"^(?:ERROR|WARNING) .*", said.read_text(), re.MULTILINE))
+            failures = Counter(re.findall(r"^(?:ERROR|WARNING) .*", message.read_text(), re.MULTILINE))
             for line, times in failures.most_common(MOST_SAID):
                 print(f"it said {times} times: {line}", file=sys.stderr)
 
@@ -151,8 +151,8 @@ class Line:
 
     async def post(self, message: dict[str, Any], fields: str) -> tuple[dict[str, str], bytes]:
         self.send("POST", message, fields)
-        found = await self.head()
-        return found, await self.reader.readexactly(int(found.get("content-length", "0")))
+        result = await self.head()
+        return result, await self.reader.readexactly(int(result.get("content-length", "0")))
 
     # 2026-07-28
 
@@ -184,11 +184,11 @@ class Line:
 
     async def begin(self) -> str:
         """Start a session on a new connection, so that the kernel chooses the worker."""
-        one = await Line.to(self._port)
-        head, _ = await one.post({"id": 1, "method": "initialize", "params": _ABOUT}, "")
+        result = await Line.to(self._port)
+        head, _ = await result.post({"id": 1, "method": "initialize", "params": _ABOUT}, "")
         id = head["mcp-session-id"]
-        await one.post({"method": "notifications/initialized"}, f"mcp-session-id: {id}\r\n")
-        one.close()
+        await result.post({"method": "notifications/initialized"}, f"mcp-session-id: {id}\r\n")
+        result.close()
         return id
 
     async def in_session(self, id: str, tool: str = "add") -> Any:
@@ -208,8 +208,8 @@ def children(process: int) -> list[int]:
 def cpu(processes: list[int]) -> float:
     """Return their CPU seconds with nanosecond resolution; ticks would be hundredths."""
     spent = 0
-    for one in processes:
-        for thread in Path(f"/proc/{one}/task").iterdir():
+    for item in processes:
+        for thread in Path(f"/proc/{item}/task").iterdir():
             spent += int((thread / "schedstat").read_text().split()[0])
     return spent / 1e9
 
@@ -223,6 +223,6 @@ def busy() -> float:
 
 def private(processes: list[int]) -> float:
     """Return the bytes that they share with no other process."""
-    texts = [Path(f"/proc/{one}/smaps_rollup").read_text() for one in processes]
+    texts = [Path(f"/proc/{item}/smaps_rollup").read_text() for item in processes]
     lines = [line.split() for text in texts for line in text.splitlines()]
     return float(sum(int(words[1]) * 1024 for words in lines if words[0].startswith("Private_")))

@@ -37,13 +37,18 @@ def loaded(
     """Send as many calls of 2026-07-28 as possible. wrk may run on any core."""
     request = modern_request(wrk.NUMBER, tool, **arguments)
     wrk.ask(program, fleet.port, request, connections, 1, core=None, same=True)
-    asked, before = of_ended(), [cpu([one]) for one in fleet.workers]
-    found = wrk.ask(program, fleet.port, request, connections, seconds, core=None, same=True)
+    asked, before = of_ended(), [cpu([worker]) for worker in fleet.workers]
+    response = wrk.ask(program, fleet.port, request, connections, seconds, core=None, same=True)
     asked = of_ended() - asked
-    spent = [cpu([one]) - first for one, first in zip(fleet.workers, before, strict=True)]
-    each = sum(spent) / found.requests
+    spent = [cpu([worker]) - first for worker, first in zip(fleet.workers, before, strict=True)]
+    each = sum(spent) / response.requests
     return Loaded(
-        found.per_second, found.requests, found.seconds, each, asked / found.requests, min(spent) / sum(spent)
+        response.per_second,
+        response.requests,
+        response.seconds,
+        each,
+        asked / response.requests,
+        min(spent) / sum(spent),
     )
 
 
@@ -57,22 +62,22 @@ async def of_session(fleet: Serving, times: int) -> float:
     """Measure a call in a session on a connection of its worker."""
     line = await Line.to(fleet.port)
     id = await line.begin()
-    found = await _each(fleet.workers, times, lambda _: line.in_session(id))
+    result = await _each(fleet.workers, times, lambda _: line.in_session(id))
     line.close()
-    return found
+    return result
 
 
 async def of_many_sessions(fleet: Serving, times: int, connections: int = 32) -> float:
     """Measure many concurrent calls in sessions: a busy worker wakes up less often per call."""
     lines = [await Line.to(fleet.port) for _ in range(connections)]
-    ids = [await one.begin() for one in lines]
+    ids = [await line.begin() for line in lines]
 
     async def ask(number: int) -> None:
         for _ in range(times // connections):
             await lines[number].in_session(ids[number])
 
     # A session is with the worker that its connection is with.
-    await asyncio.gather(*(one.in_session(id) for one, id in zip(lines, ids, strict=True)))
+    await asyncio.gather(*(line.in_session(id) for line, id in zip(lines, ids, strict=True)))
     spent = cpu(fleet.workers)
     await asyncio.gather(*map(ask, range(connections)))
     spent = cpu(fleet.workers) - spent
@@ -90,9 +95,9 @@ async def of_forwarding(fleet: Serving, times: int) -> float:
         id = await line.begin()
         by_worker[await line.in_session(id, "pid")] = (line, id)
     (line, _), (_, id) = by_worker.values()
-    found = await _each(fleet.workers, times, lambda _: line.in_session(id))
+    result = await _each(fleet.workers, times, lambda _: line.in_session(id))
     _close(lines)
-    return found
+    return result
 
 
 async def of_sending_on(times: int) -> tuple[float, float]:
@@ -120,12 +125,12 @@ async def of_events(fleet: Serving, listeners: int, times: int) -> float:
     """Measure a change and its delivery to listeners at all workers, without the call that causes it."""
     asker = await Line.to(fleet.port)
     lines = [await Line.to(fleet.port) for _ in range(listeners)]
-    for one in lines:
-        await one.listen(NOTE)
+    for line in lines:
+        await line.listen(NOTE)
 
     async def change(_: int) -> None:
         await asker.call("touch")
-        await asyncio.gather(*(one.told("resources/updated") for one in lines))
+        await asyncio.gather(*(line.told("resources/updated") for line in lines))
 
     whole = await asyncio.wait_for(_each(fleet.workers, times, change), PATIENCE)
     alone = await _each(fleet.workers, times, lambda _: asker.call(a=1, b=2))
@@ -135,7 +140,7 @@ async def of_events(fleet: Serving, listeners: int, times: int) -> float:
 
 async def of_hearing(fleet: Serving, times: int) -> tuple[float, float]:
     """Measure a change for its own worker and for another one, with one listener each."""
-    lines = {await one.worker(): one for one in [await Line.to(fleet.port) for _ in range(32)]}
+    lines = {await item.worker(): item for item in [await Line.to(fleet.port) for _ in range(32)]}
     (here, asker), (there, listener) = list(lines.items())[:2]
     await listener.listen(NOTE)
 
@@ -192,5 +197,5 @@ async def _each(workers: list[int], times: int, ask: Callable[[int], Awaitable[A
 
 
 def _close(lines: list[Line]) -> None:
-    for one in lines:
-        one.close()
+    for line in lines:
+        line.close()

@@ -57,8 +57,8 @@ def main() -> int:
     print(full(plans))
     print(of_bus(costs))
     if options.json:
-        found = {"costs": asdict(costs), "store": store and asdict(store), "check": rows, "plans": plans}
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        results = {"costs": asdict(costs), "store": store and asdict(store), "check": rows, "plans": plans}
+        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     # Where others take most of the machine, nothing follows from a prediction that is not met.
     return int(any(not near(row) for row in rows if row["left"] > QUIET * (os.cpu_count() or 1)))
 
@@ -138,8 +138,8 @@ def check(costs: Costs, program: str, seconds: int) -> list[dict[str, Any]]:
                 cores = max(1, round(seen["left"]))
                 plan = Plan(workers=workers, cores=cores, speed=min(1.0, seen["left"] / cores))
                 sessions = 2 * CONNECTIONS if what == "sessions" else 0
-                known = replace(costs, asking=seen["asking"])
-                rate = closed(plan, known, CONNECTIONS, 2.0, sessions)
+                result = replace(costs, asking=seen["asking"])
+                rate = closed(plan, result, CONNECTIONS, 2.0, sessions)
                 rows.append({"workers": workers, "load": what, "predicted": rate, **seen})
     return rows
 
@@ -158,8 +158,8 @@ def _seen(fleet: Serving, load: Load, seconds: int) -> dict[str, float]:
 def _by_wrk(program: str) -> Load:
     def load(fleet: Serving, seconds: int) -> tuple[int, float, float]:
         before = worker_costs.of_ended()
-        found = wrk.ask(program, fleet.port, modern_request(wrk.NUMBER), CONNECTIONS, seconds, core=1, same=True)
-        return found.requests, found.seconds, worker_costs.of_ended() - before
+        response = wrk.ask(program, fleet.port, modern_request(wrk.NUMBER), CONNECTIONS, seconds, core=1, same=True)
+        return response.requests, response.seconds, worker_costs.of_ended() - before
 
     return load
 
@@ -222,14 +222,14 @@ LOADS: dict[str, dict[str, Any]] = {
 
 
 def predicted(costs: Costs, calls: int) -> list[dict[str, Any]]:
-    found = []
+    results = []
     for name, plan in PLANS.items():
         for load, more in LOADS.items():
-            one = replace(plan, **more)
-            rate = saturation(one, costs, calls)
-            half = answered(one, costs, max(rate / 2, 1.0), calls)
-            found.append({"plan": name, "load": load, "full": rate, "p99_at_half": half.seconds})
-    return found
+            result = replace(plan, **more)
+            rate = saturation(result, costs, calls)
+            half = answered(result, costs, max(rate / 2, 1.0), calls)
+            results.append({"plan": name, "load": load, "full": rate, "p99_at_half": half.seconds})
+    return results
 
 
 def full(plans: list[dict[str, Any]]) -> str:

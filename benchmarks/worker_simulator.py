@@ -164,10 +164,10 @@ class Fleet:
         here = self.chance.choice(self.workers)
         shard = self.chance.randrange(plan.shards)
         hear = [one for one in self.workers if one.number % plan.shards == shard]
-        told = plan.listeners / max(1, len(hear)) * costs.telling
+        notification = plan.listeners / max(1, len(hear)) * costs.telling
 
         def tell(one: Process) -> None:
-            one.do((0 if one is here else costs.hearing) + told, _nothing)
+            one.do((0 if one is here else costs.hearing) + notification, _nothing)
 
         def spread() -> None:
             for one in hear:
@@ -248,8 +248,8 @@ def saturation(plan: Plan, costs: Costs, calls: int = 20_000) -> float:
     low, high = 0.0, min(plan.machines * plan.cores * plan.speed, workers) / min(costs.call, costs.session)
     for _ in range(8):
         middle = (low + high) / 2
-        found = answered(plan, costs, middle, calls)
-        if found.seconds <= LATE_SECONDS and found.waiting <= max(MOST_WAITING * calls, 4 * workers):
+        result = answered(plan, costs, middle, calls)
+        if result.seconds <= LATE_SECONDS and result.waiting <= max(MOST_WAITING * calls, 4 * workers):
             low = middle
         else:
             high = middle

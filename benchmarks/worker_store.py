@@ -51,8 +51,8 @@ async def _measured(server: Any, times: int) -> StoreCosts:
     master = int((server.data / "postmaster.pid").read_text().split()[0])
 
     def spent() -> float:
-        found = Path(f"/proc/{master}/task/{master}/children").read_text().split()
-        return cpu([master, *map(int, found)])
+        text = Path(f"/proc/{master}/task/{master}/children").read_text().split()
+        return cpu([master, *map(int, text)])
 
     with serving(WORKERS, store=url) as fleet:
         connections = int(server.sql("select count(*) from pg_stat_activity where datname like 'test%'")) / WORKERS
@@ -84,17 +84,17 @@ def _notified(url: str, listeners: int, times: int, spent: Any) -> float:
 
     connections = [psycopg.connect(url, autocommit=True) for _ in range(listeners)]
     try:
-        for one in connections:
-            one.execute("listen measured")
+        for connection in connections:
+            connection.execute("listen measured")
         with psycopg.connect(url, autocommit=True) as teller:
             teller.execute("set synchronous_commit = off")
             before = spent()
             for number in range(times):
                 teller.execute("select pg_notify('measured', %s)", [str(number)])
             # Each has been woken when it has an answer after the last of them.
-            for one in connections:
-                one.execute("select 1")
+            for connection in connections:
+                connection.execute("select 1")
             return float((spent() - before) / times)
     finally:
-        for one in connections:
-            one.close()
+        for connection in connections:
+            connection.close()

@@ -51,7 +51,7 @@ def measure(size: Size) -> Table:
         program, notes = "", (f"Calls a second were not measured: {why}",)
     turns = []
     for peer in columns:
-        keys = tuple(one.key for one in QUESTIONS if peer.key == "two" or one.key not in SEVERAL)
+        keys = tuple(question.key for question in QUESTIONS if peer.key == "two" or question.key not in SEVERAL)
         keys = keys if program else tuple(key for key in keys if key not in LOADED)
         turns.append((peer, keys, lambda peer=peer: _ask(peer, size.quick, program)))
     take_turns(answers, size.rounds, turns)
@@ -61,23 +61,23 @@ def measure(size: Size) -> Table:
 def _ask(peer: Peer, quick: bool, program: str) -> dict[str, Any]:
     count = 1 if peer.key == "one" else 2
     with serving(count) as fleet:
-        found = _loaded(fleet, program, 2 if quick else 5) if program else {}
-        found |= asyncio.run(_costs(fleet, count, quick))
+        result = _loaded(fleet, program, 2 if quick else 5) if program else {}
+        result |= asyncio.run(_costs(fleet, count, quick))
     if count == 2:
-        found["sent"] = sum(asyncio.run(worker_costs.of_sending_on(200 if quick else 1_000))) * 1e6
-    return found
+        result["sent"] = sum(asyncio.run(worker_costs.of_sending_on(200 if quick else 1_000))) * 1e6
+    return result
 
 
 def _loaded(fleet: Serving, program: str, seconds: int) -> dict[str, Any]:
-    found = worker_costs.loaded(fleet, program, seconds, CONNECTIONS)
+    result = worker_costs.loaded(fleet, program, seconds, CONNECTIONS)
     works = worker_costs.loaded(fleet, program, seconds, CONNECTIONS, "best_customers", most=3)
     cores = len(os.sched_getaffinity(0))
     return {
-        "rate": found.rate,
-        "asking": found.asking * 1e6,
-        "call": found.call * 1e6,
-        "capacity": len(fleet.workers) / found.call,
-        "least": found.least * 100,
+        "rate": result.rate,
+        "asking": result.asking * 1e6,
+        "call": result.call * 1e6,
+        "capacity": len(fleet.workers) / result.call,
+        "least": result.least * 100,
         "work": works.rate,
         "work_call": works.call * 1e6,
         "work_share": works.asking * works.rate / cores * 100,
@@ -87,16 +87,16 @@ def _loaded(fleet: Serving, program: str, seconds: int) -> dict[str, Any]:
 
 async def _costs(fleet: Serving, count: int, quick: bool) -> dict[str, Any]:
     few = 200 if quick else 1_000
-    found = {
+    results = {
         "session": await worker_costs.of_session(fleet, few) * 1e6,
         "private": private(fleet.workers) / count / 1e6,
     }
     if count > 1:
-        found["forwarded"] = await worker_costs.of_forwarding(fleet, few) * 1e6
+        results["forwarded"] = await worker_costs.of_forwarding(fleet, few) * 1e6
     for many in worker_costs.LISTENERS:
-        found[f"event_{many}"] = await worker_costs.of_events(fleet, many, few // 5) * 1e6
-    found["adopting"] = await worker_costs.of_adopting(fleet, few) * 1e6
-    return found
+        results[f"event_{many}"] = await worker_costs.of_events(fleet, many, few // 5) * 1e6
+    results["adopting"] = await worker_costs.of_adopting(fleet, few) * 1e6
+    return results
 
 
 def _judge(answers: Answers) -> list[Goal]:

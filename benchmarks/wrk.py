@@ -60,22 +60,22 @@ class Load:
 
 def find() -> str:
     """Return the program, installed from the distribution if possible."""
-    if found := shutil.which("wrk"):
-        return found
+    if result := shutil.which("wrk"):
+        return result
     if not (apt := shutil.which("apt-get")):
         raise NotInstalled("there is no wrk on PATH and no apt-get to install it with")
     if os.geteuid() != 0:
         raise NotInstalled("there is no wrk on PATH, and only root can apt-get install it")
     run([apt, "install", "--yes", "--quiet", "--no-install-recommends", "wrk"])
-    if found := shutil.which("wrk"):
-        return found
+    if result := shutil.which("wrk"):
+        return result
     raise NotInstalled("apt-get installed wrk, and it is still not on PATH")
 
 
 def version(program: str) -> str:
     """Return the version, which wrk prints with its usage and a failing status."""
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False)
-    words = (said.stdout + said.stderr).split()
+    output = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False)
+    words = (output.stdout + output.stderr).split()
     return words[1].removeprefix("debian/") if len(words) > 1 else "of unknown version"
 
 
@@ -91,9 +91,13 @@ def same_script(request: bytes) -> str:
     method, path, _ = first.split()
     # It has a host and a length of its own.
     fields = {name: value for name, value in (line.split(": ", 1) for line in lines) if name not in OWN}
-    said = [f"wrk.method = {json.dumps(method)}", f"wrk.path = {json.dumps(path)}", f"wrk.body = {json.dumps(body)}"]
-    said += [f"wrk.headers[{json.dumps(name)}] = {json.dumps(value)}" for name, value in fields.items()]
-    return "\n".join(said) + "\n" + DONE
+    messages = [
+        f"wrk.method = {json.dumps(method)}",
+        f"wrk.path = {json.dumps(path)}",
+        f"wrk.body = {json.dumps(body)}",
+    ]
+    messages += [f"wrk.headers[{json.dumps(name)}] = {json.dumps(value)}" for name, value in fields.items()]
+    return "\n".join(messages) + "\n" + DONE
 
 
 def parse(output: str) -> Load:
@@ -101,13 +105,13 @@ def parse(output: str) -> Load:
     lines = [line for line in output.splitlines() if line.startswith("{")]
     if not lines:
         raise DriverError("wrk ended without its numbers")
-    found = json.loads(lines[-1])
-    troubles = [f"{found[kind]} {text}" for kind, text in TROUBLES.items() if found[kind]]
+    data = json.loads(lines[-1])
+    troubles = [f"{data[kind]} {text}" for kind, text in TROUBLES.items() if data[kind]]
     if troubles:
-        raise DriverError(f"wrk, of {found['requests']} requests: {', '.join(troubles)}")
-    if not found["requests"]:
+        raise DriverError(f"wrk, of {data['requests']} requests: {', '.join(troubles)}")
+    if not data["requests"]:
         raise DriverError("wrk got no answer at all")
-    return Load(found["requests"], found["microseconds"] / 1e6, found["p50"], found["p99"])
+    return Load(data["requests"], data["microseconds"] / 1e6, data["p50"], data["p99"])
 
 
 OWN = frozenset({"host", "content-length"})
@@ -124,9 +128,9 @@ def ask(
     program: str, port: int, request: bytes, connections: int, seconds: int, core: int | None, *, same: bool = False
 ) -> Load:
     with tempfile.TemporaryDirectory() as folder:
-        told = Path(folder) / "request.lua"
-        told.write_text(same_script(request) if same else script(request), encoding="ascii")
-        how = ["-t1", f"-c{connections}", f"-d{seconds}s", f"--timeout={ANSWER_SECONDS}s", "-s", str(told)]
+        notification = Path(folder) / "request.lua"
+        notification.write_text(same_script(request) if same else script(request), encoding="ascii")
+        how = ["-t1", f"-c{connections}", f"-d{seconds}s", f"--timeout={ANSWER_SECONDS}s", "-s", str(notification)]
         with nullcontext() if core is None else on_core(core):
             child = subprocess.Popen(
                 [program, *how, f"http://127.0.0.1:{port}/"],

@@ -66,8 +66,8 @@ def _exception_classes(classes: list[ast.ClassDef]) -> int:
     exceptions = {name for name, item in vars(builtins).items() if inspect.isclass(item) and _is_exception(item)}
     ours: set[str] = set()
     bases = {item.name: {ast.unparse(base).split(".")[-1] for base in item.bases} for item in classes}
-    while found := {name for name, names in bases.items() if names & (exceptions | ours)} - ours - exceptions:
-        ours |= found
+    while result := {name for name, names in bases.items() if names & (exceptions | ours)} - ours - exceptions:
+        ours |= result
     return len(ours)
 
 

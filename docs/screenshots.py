@@ -51,8 +51,8 @@ async def fill(url: str, token: str) -> None:
 
     async with Client(url, auth=token) as client:
         for namespace, content, tags in MEMORIES:
-            said = {"namespace": namespace, "content": content, "tags": tags, "thread": "release"}
-            await client.call_tool("memory_capture", said)
+            message = {"namespace": namespace, "content": content, "tags": tags, "thread": "release"}
+            await client.call_tool("memory_capture", message)
         ids = []
         for text, labels, status in ITEMS:
             made = await client.call_tool("create_task", {"description": text, "labels": labels})
@@ -139,13 +139,13 @@ FILES = {"app": "examples/app.py"}
 
 def main() -> None:
     IMAGES.mkdir(exist_ok=True)
-    wanted = [name for name in SHOTS if not sys.argv[1:] or any(part in name for part in sys.argv[1:])]
-    if served := [name for name in wanted if name not in FILES]:
+    expected = [name for name in SHOTS if not sys.argv[1:] or any(part in name for part in sys.argv[1:])]
+    if served := [name for name in expected if name not in FILES]:
         with running("--services", "memory,tasks,contracts") as (link, token):
             url = link.split("#")[0] + "mcp"
             asyncio.run(fill(url, token))
             shoot(link, url, token, served)
-    for name in set(wanted) & set(FILES):
+    for name in set(expected) & set(FILES):
         with running(FILES[name]) as (link, token):
             shoot(link, "", token, [name])
 
@@ -168,10 +168,10 @@ def read_links(child: subprocess.Popen[str], environment: dict[str, str]) -> tup
     assert child.stderr is not None
     token = ""
     for line in child.stderr:
-        if found := re.search(r"PORTICO_TOKEN=\$\(cat (\S+)\)", line):
-            token = Path(found[1]).read_text(encoding="utf-8").strip()
-        if found := re.search(r"run `portico (console http://\S+)`", line):
-            command = [sys.executable, "-m", "portico", *found[1].split()]
+        if match := re.search(r"PORTICO_TOKEN=\$\(cat (\S+)\)", line):
+            token = Path(match[1]).read_text(encoding="utf-8").strip()
+        if match := re.search(r"run `portico (console http://\S+)`", line):
+            command = [sys.executable, "-m", "portico", *match[1].split()]
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
             return done.stdout.strip(), token
     raise SystemExit("the server did not start")
@@ -187,7 +187,7 @@ def shoot(link: str, url: str, token: str, wanted: list[str]) -> None:
             page.goto(link if state is None else link.split("#")[0])
             page.locator("nav").wait_for()
             state = context.storage_state()
-            for name in wanted if scheme == "light" else [one for one in wanted if one in ("tools", "calls")]:
+            for name in wanted if scheme == "light" else [item for item in wanted if item in ("tools", "calls")]:
                 if name == "calls":
                     asyncio_run_aside(load(url, token, 24), page)
                 SHOTS[name](page)

@@ -76,9 +76,9 @@ def _shown(example: Path) -> str:
 def _examples() -> str:
     """All examples, with the first line of what each says of itself."""
     lines = ["# Examples", "", "Each is a file of `examples/`, and runs."]
-    for one in sorted((ROOT / "examples").glob("*.py")):
-        about = (ast.get_docstring(ast.parse(one.read_text())) or "").partition("\n")[0]
-        lines.append(f"- [{one.name}]({PurePosixPath(_example_page(one.name)).name}): {about}")
+    for item in sorted((ROOT / "examples").glob("*.py")):
+        about = (ast.get_docstring(ast.parse(item.read_text())) or "").partition("\n")[0]
+        lines.append(f"- [{item.name}]({PurePosixPath(_example_page(item.name)).name}): {about}")
     return "\n".join(lines) + "\n"
 
 
@@ -88,7 +88,7 @@ def _reference(name: str, about: str) -> str:
     stubs = (package / "__init__.pyi", package / f"{name}.pyi", package / name / "__init__.pyi")
     homes = _homes(next(stub for stub in stubs[name != "portico" :] if stub.exists()))
     lines = [f"# {module}", "", about, ""]
-    for public, home in sorted(homes.items(), key=lambda one: one[0].lower()):
+    for public, home in sorted(homes.items(), key=lambda item: item[0].lower()):
         lines += [f"::: {home}.{public}", ""]
     return "\n".join(lines)
 
@@ -218,7 +218,7 @@ def _check_links(site: Path) -> None:
 
 def _first(text: str) -> str:
     """The first sentence after the heading."""
-    blocks = [one.strip() for one in re.split(r"\n\s*\n", text)]
-    said = next((one for one in blocks if one and one[0] not in "#<`|-!"), "")
-    plain = LINK.sub(lambda link: link["text"], " ".join(said.split()))
+    blocks = [block.strip() for block in re.split(r"\n\s*\n", text)]
+    result = next((block for block in blocks if block and block[0] not in "#<`|-!"), "")
+    plain = LINK.sub(lambda link: link["text"], " ".join(result.split()))
     return re.split(r"(?<=[.:]) ", plain)[0][:200]

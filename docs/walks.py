@@ -212,8 +212,8 @@ async def walks() -> dict[str, list[str]]:
 
 def written(page: str) -> dict[str, list[str]]:
     """The walks that stand in the page."""
-    found = re.findall(r"<!-- walk: (\w+) -->\n```\n(.*?)```", page, re.DOTALL)
-    return {name: block.splitlines() for name, block in found}
+    matches = re.findall(r"<!-- walk: (\w+) -->\n```\n(.*?)```", page, re.DOTALL)
+    return {name: block.splitlines() for name, block in matches}
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
-"""A server with one of everything that the protocol has.
+"""A server with every feature of the protocol.
 
 portico serve examples/everything.py
 
-The names are those that the official conformance suite calls, so this file is both what that suite is run against
-and a place to look up how a thing is written.
+The official conformance suite prescribes the names. Use this file as a target of that suite and as a reference for
+each feature.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ server = Server(
     instructions="Every feature of the protocol, one tool, resource or prompt for each. Nothing here has effects.",
 )
 
-# The smallest that still are what they say: one red pixel, and a moment of silence.
+# Minimal valid files: one red pixel, and a moment of silence.
 PNG = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==")
 WAV = b64decode("UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQIAAACAgA==")
 
 
-# What a tool can return
+# Results of tools
 
 
 @server.tool
@@ -68,16 +68,16 @@ def test_multiple_content_types() -> list[str | Image | File]:
 
 @server.tool
 def test_error_handling() -> str:
-    """Fail, in words that a model can read."""
+    """Fail with a message for the model."""
     raise ToolError("This tool intentionally returns an error for testing.")
 
 
-# What a tool can say on the way
+# Notifications during a call
 
 
 @server.tool
 async def test_tool_with_logging(ctx: Context) -> str:
-    """Send three log messages, a little apart."""
+    """Send three log messages with short pauses."""
     for message in ("Tool execution started", "Tool processing data", "Tool execution completed"):
         await ctx.info(message)
         await asyncio.sleep(0.05)
@@ -86,7 +86,7 @@ async def test_tool_with_logging(ctx: Context) -> str:
 
 @server.tool
 async def test_logging_tool(ctx: Context) -> str:
-    """Send a log message of each severity that Context has a word for; the client's level decides what it hears."""
+    """Send a log message of each severity; the client receives those of its level."""
     await ctx.debug("This is for developers.")
     await ctx.info("This is for the curious.")
     await ctx.warning("This is for the careful.")
@@ -105,13 +105,13 @@ async def test_tool_with_progress(ctx: Context) -> str:
 
 @server.tool
 async def test_reconnection(ctx: Context) -> str:
-    """Let go of the connection in the middle; a client of 2025-11-25 over HTTP comes back for the answer."""
+    """Close the stream during the call; a client of 2025-11-25 over HTTP reconnects for the response."""
     ctx.close_stream()
     await asyncio.sleep(0.1)
     return "Here it is, on another connection."
 
 
-# What a tool can ask: the same words on every revision. A `key` names the question where 2026-07-28 sends it.
+# Server-to-client requests, equal on every protocol version. In 2026-07-28 a `key` names the request.
 
 
 @dataclass
@@ -149,7 +149,7 @@ class Background:
     context: str
 
 
-# A form can also be written down as its schema; the answer is then a plain dict.
+# A form can also be given as its schema; the answer is then a dict.
 CHOICES: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -202,21 +202,21 @@ async def test_elicitation(message: Annotated[str, "The message to show to the u
 
 @server.tool
 async def test_elicitation_sep1034_defaults(ctx: Context) -> str:
-    """Ask the user with a form that is already filled in."""
+    """Ask the user with a form that has defaults."""
     answer = await ctx.elicit("Please review and update the form fields with defaults", Profile)
     return f"Elicitation completed: action={answer.action}, content={answer.data}"
 
 
 @server.tool
 async def test_elicitation_sep1330_enums(ctx: Context) -> str:
-    """Ask the user to choose: one or many, with titles and without."""
+    """Ask the user to choose one or several values, with and without titles."""
     answer = await ctx.elicit("Please select options from the enum fields", CHOICES)
     return f"Elicitation completed: action={answer.action}, content={answer.data}"
 
 
 @server.tool
 async def test_streaming_elicitation(ctx: Context) -> str:
-    """Say something, then ask something."""
+    """Send a notification, then ask the user."""
     await ctx.info("About to ask")
     answer = await ctx.elicit("Please confirm", Confirmation)
     return f"Answered: {answer.action}"
@@ -224,7 +224,7 @@ async def test_streaming_elicitation(ctx: Context) -> str:
 
 @server.tool
 async def test_missing_capability(ctx: Context) -> str:
-    """Need sampling, whether the client has it or not."""
+    """Require sampling, even if the client does not support it."""
     return (await ctx.sample("Hello")).text
 
 
@@ -244,29 +244,29 @@ async def test_input_required_result_sampling(ctx: Context) -> str:
 
 @server.tool
 async def test_input_required_result_list_roots(ctx: Context) -> str:
-    """Ask which folders the user works in."""
+    """List the client's roots."""
     roots = await ctx.list_roots(key="client_roots")
     return f"{len(roots)} roots: {', '.join(root.uri for root in roots)}"
 
 
 @server.tool
 async def test_input_required_result_request_state(ctx: Context) -> str:
-    """Ask, and carry a state that comes back with the answer."""
+    """Ask with a request state that returns with the answer."""
     answer = await ctx.elicit("Please confirm", Confirmation, key="confirm")
-    # We would not be here with a state that is not ours: it is sealed, and verified before a body runs again.
+    # The state is sealed and verified before the function runs again, so a foreign state never arrives here.
     return f"state-ok: {answer.action}"
 
 
 @server.tool
 async def test_input_required_result_tampered_state(ctx: Context) -> str:
-    """Ask, and refuse an answer whose state was changed on the way."""
+    """Ask, and reject an answer with a modified state."""
     answer = await ctx.elicit("Please confirm", Confirmation, key="confirm")
     return f"state-ok: {answer.action}"
 
 
 @server.tool
 async def test_input_required_result_multiple_inputs(ctx: Context) -> str:
-    """Ask three things at once."""
+    """Send three requests concurrently."""
     name, greeting, roots = await asyncio.gather(
         ctx.elicit("What is your name?", Name, key="user_name"),
         ctx.sample("Generate a greeting", max_tokens=50, key="greeting"),
@@ -277,7 +277,7 @@ async def test_input_required_result_multiple_inputs(ctx: Context) -> str:
 
 @server.tool
 async def test_input_required_result_multi_round(ctx: Context) -> str:
-    """Ask one thing, then another."""
+    """Send two requests in sequence."""
     name = await ctx.elicit("Step 1: What is your name?", Name, key="step1")
     color = await ctx.elicit("Step 2: What is your favorite color?", Color, key="step2")
     return f"{name.data.name if name.data else 'Somebody'} likes {color.data.color if color.data else 'no color'}."
@@ -285,18 +285,18 @@ async def test_input_required_result_multi_round(ctx: Context) -> str:
 
 @server.tool
 async def test_input_required_result_capabilities(ctx: Context) -> str:
-    """Ask only for what the client says it can answer."""
-    said = []
+    """Send only requests that the client supports."""
+    messages = []
     if ctx.client_capabilities.supports_elicitation("form"):
         answer = await ctx.elicit("What is your name?", Name, key="user_name")
-        said.append(f"elicitation: {answer.action}")
+        messages.append(f"elicitation: {answer.action}")
     if ctx.client_capabilities.sampling is not None:
         sample = await ctx.sample("Generate a greeting", max_tokens=50, key="greeting")
-        said.append(f"sampling: {sample.text}")
-    return ", ".join(said) or "This client cannot be asked anything."
+        messages.append(f"sampling: {sample.text}")
+    return ", ".join(messages) or "This client cannot be asked anything."
 
 
-# What a schema can say
+# Schemas
 
 SCHEMA: dict[str, Any] = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -325,7 +325,7 @@ SCHEMA: dict[str, Any] = {
 
 @server.tool(input_schema=SCHEMA)
 def json_schema_2020_12_tool(arguments: dict[str, Any]) -> str:
-    """Take arguments by a schema of the author's own, with keywords that no type hint has."""
+    """Accept arguments by an explicit schema with keywords that type hints cannot express."""
     return f"{arguments.get('name', 'Somebody')} prefers {arguments.get('contactMethod', 'email')}."
 
 
@@ -334,27 +334,27 @@ Region = Annotated[str, Meta(description="Where to run", extra_json_schema={"x-m
 
 @server.tool
 def test_x_mcp_header(region: Region) -> str:
-    """Take an argument that HTTP clients repeat in the header Mcp-Param-Region, for whoever routes the request."""
+    """Accept an argument that HTTP clients repeat in the header Mcp-Param-Region, for routing."""
     return f"Routed to {region}."
 
 
-# What can change while the server runs: listeners are told. `run_in_thread=False` keeps a quick `def` out of the worker
-# threads, so that the lists are changed by the thread that also reads them.
+# Changes at run time, which notify subscribers. `run_in_thread=False` runs a fast `def` on the event loop, so that the
+# same thread changes and reads the lists.
 
 
 def test_added_tool() -> str:
-    """Be there at times, and at other times not."""
+    """Exist only some of the time."""
     return "I am here."
 
 
 def test_added_prompt() -> str:
-    """Be there at times, and at other times not."""
+    """Exist only some of the time."""
     return "I am here."
 
 
 @server.tool(run_in_thread=False)
 def test_trigger_tool_change() -> str:
-    """Add a tool, or remove it again."""
+    """Add or remove a tool."""
     if "test_added_tool" in server.tools:
         server.remove("test_added_tool")
         return "Removed test_added_tool."
@@ -364,7 +364,7 @@ def test_trigger_tool_change() -> str:
 
 @server.tool(run_in_thread=False)
 def test_trigger_prompt_change() -> str:
-    """Add a prompt, or remove it again."""
+    """Add or remove a prompt."""
     if "test_added_prompt" in server.prompts:
         server.remove("test_added_prompt")
         return "Removed test_added_prompt."
@@ -374,18 +374,18 @@ def test_trigger_prompt_change() -> str:
 
 # Resources
 
-# Work that takes longer than a call: tasks, where the client can deal with them
+# Tasks: long-running work, for clients that support them
 
 
 @server.tool
 def greet(name: str) -> str:
-    """Say hello. Too quick to be a task."""
+    """Greet the caller; too fast for a task."""
     return f"Hello, {name}!"
 
 
 @server.tool(task="optional")
 async def slow_compute(ctx: Context, seconds: float = 1.0, label: str = "work") -> str:
-    """Take a while, and say how far it is."""
+    """Run for a while and report progress."""
     for step in range(10):
         ctx.report_progress(step, 10, label)
         await asyncio.sleep(seconds / 10)
@@ -394,33 +394,33 @@ async def slow_compute(ctx: Context, seconds: float = 1.0, label: str = "work") 
 
 @server.tool(task="required")
 async def failing_job() -> str:
-    """A task whose tool says no."""
+    """Fail with a tool error in a task."""
     raise ToolError("This job fails, as it should.")
 
 
 @server.tool(task="required")
 async def protocol_error_job() -> str:
-    """A task that ends with an error of the protocol."""
+    """Fail with a protocol error in a task."""
     raise ProtocolError("This job ends with an error, as it should.")
 
 
 @server.tool(task="required")
 async def confirm_delete(ctx: Context, filename: str = "file.txt") -> str:
-    """A task that asks in the middle."""
+    """Send a request to the client from a task."""
     sure = await ctx.elicit(f"Delete {filename}?", bool)
     return f"{filename} deleted" if sure.data else f"{filename} kept"
 
 
 @server.tool(task="required")
 async def multi_input(ctx: Context) -> str:
-    """A task that asks two things at once."""
-    one, other = await asyncio.gather(ctx.elicit("Your name?", Name), ctx.elicit("And your friend's?", Name))
-    return f"{one.data.name if one.data else 'Somebody'} and {other.data.name if other.data else 'somebody'}"
+    """Send two concurrent requests from a task."""
+    item, other = await asyncio.gather(ctx.elicit("Your name?", Name), ctx.elicit("And your friend's?", Name))
+    return f"{item.data.name if item.data else 'Somebody'} and {other.data.name if other.data else 'somebody'}"
 
 
 @server.tool(task=TaskConfig(detachable=True))
 async def test_tool_with_task(ctx: Context) -> str:
-    """Asks first, and then becomes a task."""
+    """Ask the user, then continue as a task."""
     answer = await ctx.elicit("What is your name?", Name, key="user_name")
     await ctx.continue_as_task()
     await asyncio.sleep(0.1)
@@ -441,13 +441,13 @@ def static_binary() -> bytes:
 
 @server.resource("test://watched-resource", mime_type="text/plain")
 def watched_resource() -> str:
-    """A resource to subscribe to; `server.notify_resource_updated(uri)` is how subscribers would hear of a change."""
+    """A resource to subscribe to; `server.notify_resource_updated(uri)` notifies its subscribers."""
     return "Watch this space."
 
 
 @server.resource("test://template/{id}/data", mime_type="application/json")
 def template_data(id: str) -> dict[str, Any]:
-    """A family of resources."""
+    """A resource template."""
     return {"id": id, "templateTest": True, "data": f"Data for ID: {id}"}
 
 
@@ -456,7 +456,7 @@ def template_data(id: str) -> dict[str, Any]:
 
 @server.prompt
 def test_simple_prompt() -> str:
-    """A prompt that is always the same."""
+    """A prompt without arguments."""
     return "This is a simple prompt for testing."
 
 
@@ -464,7 +464,7 @@ def test_simple_prompt() -> str:
 def test_prompt_with_arguments(
     arg1: Annotated[str, "First test argument"], arg2: Annotated[str, "Second test argument"]
 ) -> str:
-    """A prompt that repeats what it is given."""
+    """A prompt with arguments."""
     return f"Prompt with arguments: arg1='{arg1}', arg2='{arg2}'"
 
 
@@ -482,7 +482,7 @@ def complete_id(typed: str) -> list[str]:
 def test_prompt_with_embedded_resource(
     resourceUri: Annotated[str, "URI of the resource to embed"],
 ) -> list[PromptMessage]:
-    """A prompt with a resource in it."""
+    """A prompt with an embedded resource."""
     resource = TextResourceContents(
         uri=resourceUri, mime_type="text/plain", text="Embedded resource content for testing."
     )
@@ -494,13 +494,13 @@ def test_prompt_with_embedded_resource(
 
 @server.prompt
 def test_prompt_with_image() -> list[Image | str]:
-    """A prompt with an image in it."""
+    """A prompt with an image."""
     return [Image(data=PNG, format="png"), "Please analyze the image above."]
 
 
 @server.prompt
 async def test_input_required_result_prompt(ctx: Context) -> str:
-    """A prompt that asks before it is written."""
+    """A prompt that asks the user first."""
     answer = await ctx.elicit("What context should the prompt use?", Background, key="user_context")
     return f"Use this context: {answer.data.context if answer.data else 'none'}"
 

@@ -1,13 +1,13 @@
-"""A client that does everything: one function for each thing a server may want of one.
+"""A client with every feature of the protocol: one function per scenario.
 
-The official conformance suite runs it once for each of its scenarios (`make conform`), and says which in the
-environment: MCP_CONFORMANCE_SCENARIO is one of the names below, MCP_CONFORMANCE_PROTOCOL_VERSION the revision to speak,
-and MCP_CONFORMANCE_CONTEXT a JSON object with what somebody would have configured, such as a client id.
+The official conformance suite runs it once for each of its scenarios (`make conform`) and sets environment variables:
+MCP_CONFORMANCE_SCENARIO is one of the names below, MCP_CONFORMANCE_PROTOCOL_VERSION the protocol version to use, and
+MCP_CONFORMANCE_CONTEXT a JSON object with configuration, such as a client id.
 
 MCP_CONFORMANCE_SCENARIO=tools_call python examples/everything_client.py http://127.0.0.1:8080/mcp
 
-It ends with 0 if all went as it should, and with 1 if not. In some scenarios the server cheats, and then all went as it
-should if we noticed.
+The exit status is 0 if the result is as expected, otherwise 1. In some scenarios the server is malicious, and the
+expected result is that the client detects it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ REDIRECT_URI = "http://localhost:8976/callback"
 
 
 class NotAsExpected(Exception):
-    """The server is not what the scenario says it is, or we did not notice what it did."""
+    """The server differs from the scenario, or the client did not detect an attack."""
 
 
 def expect(true: bool, otherwise: str) -> None:
@@ -57,23 +57,23 @@ def expect(true: bool, otherwise: str) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """Where the server is, and what was configured for it."""
+    """URL of the server, and the configuration."""
 
     url: str
     revision: Any
     context: dict[str, Any]
 
     def client(self, **options: Any) -> Client:
-        """A client finds the revision out by itself. Here it is told, to be seen as a client of that time is."""
+        """Return a client of a fixed protocol version; without it, the version is negotiated."""
         return Client(
             self.url, client_name="everything-client", client_version="1.0.0", protocol_version=self.revision, **options
         )
 
     def logged_in(self, grant: Grant, *, dpop: bool | None = None) -> Client:
-        """A client of a server that wants to know who is asking.
+        """Return a client for a server that requires authentication.
 
-        `Client(url, auth=grant)` would do, and remember what it was given; here everything is forgotten in the end.
-        Nobody is there to click, either: this authorization server redirects by itself.
+        `Client(url, auth=grant)` would be enough and would store the tokens; here they are discarded at the end.
+        `headless_login` replaces the browser, because this authorization server redirects without user interaction.
         """
         memory = TokenStorage()
         oauth = OAuth(self.url, grant, clock=time.time, storage=memory, dpop=dpop, protocol_version=self.revision)
@@ -113,7 +113,7 @@ async def call_a_tool(run: Run) -> None:
 
 @scenario("http-standard-headers")
 async def use_one_of_each(run: Run) -> None:
-    """Over HTTP the headers say what a request is about; that is the client's business, not yours."""
+    """Send the request headers of HTTP, which the client sets itself."""
     async with run.client() as client:
         for tool in await client.list_tools():
             await client.call_tool(tool.name)
@@ -125,26 +125,26 @@ async def use_one_of_each(run: Run) -> None:
 
 @scenario("http-custom-headers")
 async def call_tools_that_mirror_arguments(run: Run) -> None:
-    """Arguments that a tool wants in headers too are put there, once the tool is known: so list first."""
+    """Send arguments in headers, which requires the tool's definition: list the tools first."""
     async with run.client() as client:
-        known = {tool.name for tool in await client.list_tools()}
+        known_names = {tool.name for tool in await client.list_tools()}
         for call in run.context["toolCalls"]:
-            expect(call["name"] in known, f"there is no tool {call['name']}")
+            expect(call["name"] in known_names, f"there is no tool {call['name']}")
             await client.call_tool(call["name"], call["arguments"])
 
 
 @scenario("http-invalid-tool-headers")
 async def leave_out_what_cannot_be_called(run: Run) -> None:
-    """A tool whose annotations break the rules is not listed; the others are."""
+    """List the tools without the one with invalid annotations."""
     async with run.client() as client:
         tools = [tool.name for tool in await client.list_tools()]
-        expect(tools == ["valid_tool"], f"these are taken for valid: {', '.join(tools)}")
+        expect(tools == ["valid_tool"], f"listed as valid: {', '.join(tools)}")
         await client.call_tool("valid_tool", {"region": "us-west1"})
 
 
 @scenario("json-schema-ref-no-deref")
 async def follow_no_references(run: Run) -> None:
-    """A schema that refers to somewhere on the network is taken as it is. Nothing is fetched."""
+    """List a schema with a remote reference unchanged. Nothing is fetched."""
     async with run.client() as client:
         tools = await client.list_tools()
         references = [tool.input_schema["properties"]["profile"]["$ref"] for tool in tools]
@@ -158,12 +158,12 @@ async def keep_schemas_as_they_are(run: Run) -> None:
         await client.call_tool("json_schema_echo", {"schema": schemas["json_schema_2020_12_tool"]})
 
 
-# What a server asks of us
+# Server-to-client requests
 
 
 @scenario("elicitation-sep1034-client-defaults")
 async def fill_in_a_form(run: Run) -> None:
-    """What the user does not fill in is what the form had in it already."""
+    """Answer a form; omitted fields get their defaults."""
 
     def fill_in(form: ElicitParams) -> dict[str, Any]:
         return {}
@@ -176,47 +176,47 @@ async def fill_in_a_form(run: Run) -> None:
 
 @scenario("request-metadata")
 async def say_what_we_can_do(run: Run) -> None:
-    """What has a handler is declared. The first request is refused for its revision, and asked again."""
+    """Declare the features with a handler. The first request is rejected for its protocol version and retried."""
 
     def think(request: CreateMessageParams) -> str:
         return "a thought"
 
     options = {"sampling_handler": think, "elicitation_handler": dict, "roots": ["file:///tmp"]}
-    # This server has tools, and does not declare them.
+    # This server has tools but does not declare them.
     async with run.client(ignore_capabilities=True, **options) as client:
         await client.list_tools()
 
 
 @scenario("sep-2322-client-request-state")
 async def answer_in_rounds(run: Run) -> None:
-    """Questions within a call: the handlers answer them, and the call is made again with what they said."""
-    asked: list[str] = []
+    """Answer input requests of a call, which the client then repeats with the answers."""
+    requests: list[str] = []
 
     def confirm(form: ElicitParams) -> dict[str, Any]:
-        asked.append(form.message)
+        requests.append(form.message)
         return {"confirmed": True}
 
     async with run.client(elicitation_handler=confirm) as client:
         await client.list_tools()
-        # Side by side, so that what belongs to one would be seen in another.
+        # Concurrently, so that answers of one call would be noticed in another.
         names = ["test_mrtr_echo_state", "test_mrtr_no_state", "test_mrtr_unrelated", "test_mrtr_no_result_type"]
         await asyncio.gather(*map(client.call_tool, names))
-        expect(len(asked) == 2, f"{len(asked)} questions were asked")
+        expect(len(requests) == 2, f"{len(requests)} requests were received")
 
 
 @scenario("sse-retry")
 async def survive_a_broken_stream(run: Run) -> None:
-    """The server ends its answer before there is one. The client comes back for the rest, when it was told to."""
+    """Resume a response stream that the server closed early, after the requested delay."""
     async with run.client() as client:
         result = await client.call_tool("test_reconnection")
         expect("success" in result.text, f"the answer is {result.text}")
 
 
-# Servers that want to know who is asking
+# Servers that require authentication
 
 
 async def use_the_tool(client: Client) -> None:
-    """Logging in happens on the way, when the server asks for it."""
+    """Log in on demand, when the server requires it."""
     async with client:
         tools = await client.list_tools()
         expect(bool(tools), "there are no tools")
@@ -244,13 +244,13 @@ async def use_the_tool(client: Client) -> None:
     "auth/2025-03-26-oauth-endpoint-fallback",
 )
 async def log_in(run: Run) -> None:
-    """A user at a browser, and a server that nobody configured anything for: we register by ourselves."""
+    """Log in with a browser and dynamic client registration."""
     await use_the_tool(run.logged_in(AuthorizationCode(REDIRECT_URI)))
 
 
 @scenario("auth/basic-cimd")
 async def log_in_with_a_document(run: Run) -> None:
-    """A document of our own on the web serves as the client id, where such documents are read."""
+    """Log in with a client ID metadata document."""
     document = "https://conformance-test.local/client-metadata.json"
     await use_the_tool(run.logged_in(AuthorizationCode(REDIRECT_URI, client_metadata_url=document)))
 
@@ -263,11 +263,11 @@ async def log_in_as_a_registered_client(run: Run) -> None:
 
 @scenario("auth/dpop", "auth/dpop-nonce")
 async def bind_tokens_to_a_key(run: Run) -> None:
-    """A token that is of no use to a thief. `dpop=None` does it where the server asks; True insists on it."""
+    """Use DPoP tokens. `dpop=None` uses them if the server supports them, True requires them."""
     await use_the_tool(run.logged_in(AuthorizationCode(REDIRECT_URI), dpop=True))
 
 
-# Programs that log in for themselves
+# Programs that authenticate themselves
 
 
 @scenario("auth/client-credentials-basic")
@@ -285,7 +285,7 @@ async def log_in_with_a_key(run: Run) -> None:
 
 @scenario("auth/enterprise-managed-authorization")
 async def log_in_by_way_of_the_enterprise(run: Run) -> None:
-    """The user is logged in at the enterprise already, which decides what else they may use."""
+    """Log in through the enterprise identity provider, which decides about access."""
     provider = IdentityProvider(
         run.context["idp_issuer"],
         ClientRegistration(client_id=run.context["idp_client_id"], token_endpoint_auth_method="none"),
@@ -297,26 +297,26 @@ async def log_in_by_way_of_the_enterprise(run: Run) -> None:
 
 @scenario("auth/wif-jwt-bearer")
 async def log_in_as_a_workload(run: Run) -> None:
-    """The platform that we run on vouches for us."""
+    """Authenticate with the platform's workload identity."""
     client = ClientRegistration(client_id=run.context["client_id"], token_endpoint_auth_method="none")
     await use_the_tool(run.logged_in(WorkloadIdentity(run.context["valid_jwt"], client)))
 
 
-# Servers that cheat, and are not believed
+# Malicious servers
 
 
 async def refuse(client: Client, because: type[PorticoError]) -> None:
     try:
         await use_the_tool(client)
     except because as reason:
-        print(f"refused, as it should be: {reason}", file=sys.stderr)
+        print(f"rejected as expected: {reason}", file=sys.stderr)
     else:
-        raise NotAsExpected(f"all went well, and it should have ended with {because.__name__}")
+        raise NotAsExpected(f"expected the error {because.__name__}")
 
 
 @scenario("auth/scope-retry-limit")
 async def give_up(run: Run) -> None:
-    """A server that wants more scopes each time it gets them."""
+    """Stop when a server demands more scopes each time."""
     await refuse(run.logged_in(AuthorizationCode(REDIRECT_URI)), ScopeRejected)
 
 
@@ -340,7 +340,7 @@ async def notice_a_login_somewhere_else(run: Run) -> None:
 
 @scenario("sep-2640-client-no-prefetch")
 async def look_at_skills(run: Run) -> None:
-    """What is listed is enough to choose by. No file is fetched until a skill is chosen."""
+    """List skills. No file is fetched until a skill is used."""
     async with run.client() as client:
         skills = await list_skills(client)
         names = [skill.frontmatter["name"] for skill in skills]
@@ -349,17 +349,17 @@ async def look_at_skills(run: Run) -> None:
 
 @scenario("sep-2640-client-verify-digest", "sep-2640-client-verify-size", "sep-2640-client-verify-frontmatter")
 async def notice_a_forged_skill(run: Run) -> None:
-    """A skill that is not what was listed is not used, and nothing else of it is read."""
+    """Reject a skill that differs from the list, and read nothing else of it."""
     async with run.client() as client:
         (skill,) = await list_skills(client)
         try:
             await read_skill(client, skill)
         except SkillVerificationError as reason:
-            print(f"refused, as it should be: {reason}", file=sys.stderr)
+            print(f"rejected as expected: {reason}", file=sys.stderr)
             return
-        # Where the skill is what was listed, one would go on like this.
+        # Use of a skill that matches the list.
         await read_skill_file(client, skill, "references/FORMS.md")
-        raise NotAsExpected("the skill was taken for what was listed")
+        raise NotAsExpected("the modified skill was accepted")
 
 
 def main() -> int:

@@ -24,7 +24,7 @@ ORDERS: dict[int, Order] = {1: Order(customer="Ada", items=["ink"])}
 def read_order(number: int) -> Order:
     """Read an order."""
     if number not in ORDERS:
-        raise HTTPException(404, f"There is no order {number}.")
+        raise HTTPException(404, f"Unknown order {number}.")
     return ORDERS[number]
 
 

@@ -17,7 +17,7 @@ from memory_notebook import server
 
 
 def think(params: Any) -> str:
-    """Answer sampling requests for tags; stands in for the client's model."""
+    """Answer sampling requests for tags in the role of the client's model."""
     return "database, storage, adr"
 
 

@@ -41,7 +41,7 @@ def test_check_finds_a_forgotten_address(source: str, lines: list[int]) -> None:
 
 
 def test_calls_for_a_principal_have_its_address() -> None:
-    found = [
+    results = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in sources.MODULES
         for line in calls_without_address(sources.nodes(path))

@@ -96,5 +96,7 @@ def test_constructions_are_recognized(text: str, count: int) -> None:
 
 def _examples(texts: list[str]) -> str:
     """Return the first matches with their surroundings."""
-    found = [text[max(match.start() - 40, 0) : match.end() + 40] for text in texts for match in PATTERN.finditer(text)]
-    return "\n".join(" ".join(example.split()) for example in found[:40])
+    results = [
+        text[max(match.start() - 40, 0) : match.end() + 40] for text in texts for match in PATTERN.finditer(text)
+    ]
+    return "\n".join(" ".join(example.split()) for example in results[:40])

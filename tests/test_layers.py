@@ -129,17 +129,17 @@ def lazy(path: Path) -> Iterator[str]:
     """Yield the LazyModules that type checkers are not shown under the same name."""
     for node in sources.nodes(path):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            shown = {
-                (alias.asname or alias.name, f"{one.module}.{alias.name}")
-                for one in node.body
-                if isinstance(one, ast.ImportFrom)
-                for alias in one.names
+            output = {
+                (alias.asname or alias.name, f"{item.module}.{alias.name}")
+                for item in node.body
+                if isinstance(item, ast.ImportFrom)
+                for alias in item.names
             }
-            made = [one for one in node.orelse if isinstance(one, ast.Assign) and "LazyModule" in ast.dump(one)]
-            for one in made:
-                module = ast.literal_eval(one.value.args[0])  # type: ignore[attr-defined]
-                if (ast.unparse(one.targets[0]), module) not in shown:
-                    yield f"{path}:{one.lineno} is not imported under TYPE_CHECKING as well"
+            made = [item for item in node.orelse if isinstance(item, ast.Assign) and "LazyModule" in ast.dump(item)]
+            for item in made:
+                module = ast.literal_eval(item.value.args[0])  # type: ignore[attr-defined]
+                if (ast.unparse(item.targets[0]), module) not in output:
+                    yield f"{path}:{item.lineno} is not imported under TYPE_CHECKING as well"
 
 
 def test_type_checkers_see_lazily_loaded_names() -> None:
@@ -152,14 +152,14 @@ MAX_CYCLE_MODULES = 10
 
 def imported_modules(path: Path) -> set[str]:
     """Return our modules that a module imports at any time; lazy modules are imported for type checkers as well."""
-    found: set[str] = set()
+    result: set[str] = set()
     for node in sources.nodes(path):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            result |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             submodules = {f"{node.module}.{alias.name}" for alias in node.names} & NAMES
-            found |= submodules or {node.module}
-    return found & NAMES
+            result |= submodules or {node.module}
+    return result & NAMES
 
 
 def reachable(start: str, edges: dict[str, set[str]]) -> set[str]:

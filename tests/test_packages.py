@@ -25,7 +25,7 @@ _MODULE = re.compile(r"(\w+)(?:\.\w+)+(?::\w+)?|(\w+):\w+", re.ASCII)
 def dependencies_of(package: str) -> set[str]:
     """Return the packages of this repository that a package depends on without an extra, and the package itself."""
     project = tomllib.loads((FOLDERS[package] / "pyproject.toml").read_text())["project"]
-    names = (re.split(r"[\s\[=<>~!;]", one, maxsplit=1)[0] for one in project.get("dependencies", ()))
+    names = (re.split(r"[\s\[=<>~!;]", item, maxsplit=1)[0] for item in project.get("dependencies", ()))
     return {package, *(name.replace("-", "_") for name in names)} & {*FOLDERS}
 
 
@@ -108,12 +108,12 @@ def extras_reached(package: str, extra: str) -> set[tuple[str, str]]:
     reached: set[tuple[str, str]] = set()
     waiting = [(package, extra)]
     while waiting:
-        name, wanted = here = waiting.pop()
+        name, expected = here = waiting.pop()
         if here in reached:
             continue
         reached.add(here)
         project = tomllib.loads((FOLDERS[name] / "pyproject.toml").read_text())["project"]
-        for requirement in project["optional-dependencies"][wanted] if wanted else project["dependencies"]:
+        for requirement in project["optional-dependencies"][expected] if expected else project["dependencies"]:
             if match := _REQUIREMENT.match(requirement):
                 waiting += [(match[1].replace("-", "_"), extra) for extra in {"", *(match[2] or "").split(",")}]
     return reached

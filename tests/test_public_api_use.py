@@ -59,9 +59,9 @@ def imported(path: Path) -> Iterator[tuple[str, str, int]]:
     """Every module of ours that is imported, the name that is taken from it, and the line."""
     for node in sources.nodes(path):
         if isinstance(node, ast.Import):
-            yield from ((one.name, "", node.lineno) for one in node.names if one.name.partition(".")[0] == "portico")
+            yield from ((name.name, "", node.lineno) for name in node.names if name.name.partition(".")[0] == "portico")
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "portico":
-            yield from ((node.module, one.name, node.lineno) for one in node.names)
+            yield from ((node.module, name.name, node.lineno) for name in node.names)
 
 
 def is_public(module: str, name: str) -> bool:
@@ -86,7 +86,7 @@ def test_only_public_names_are_imported(path: Path) -> None:
 
 
 def test_every_allowed_import_is_used() -> None:
-    used = {one for path in FILES for module, name, _ in imported(path) for one in (module, f"{module}.{name}")}
+    used = {item for path in FILES for module, name, _ in imported(path) for item in (module, f"{module}.{name}")}
     assert used >= ALLOWED.keys()
 
 

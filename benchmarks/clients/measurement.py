@@ -23,8 +23,8 @@ def main(load, open_stdio, open_http, *, uvloop=False):
     def make():
         return open_stdio(Client, target) if transport == "stdio" else open_http(Client, target[0])
 
-    found = run(measure(make, float(seconds), transport), uvloop)
-    print(json.dumps({"import_client": imported, **found}))
+    result = run(measure(make, float(seconds), transport), uvloop)
+    print(json.dumps({"import_client": imported, **result}))
 
 
 def run(work, uvloop):
@@ -38,22 +38,22 @@ def run(work, uvloop):
 
 
 async def measure(make, seconds, transport):
-    found = {}
+    results = {}
     async with make() as client:
         check(await client.call_tool("add_async", ARGUMENTS))
         await one_by_one(client, seconds / 4)
-        found[f"{transport}_cpu"], found[f"{transport}_p50"] = await one_by_one(client, seconds)
-        found[f"{transport}_rate"] = await side_by_side(client, seconds)
+        results[f"{transport}_cpu"], results[f"{transport}_p50"] = await one_by_one(client, seconds)
+        results[f"{transport}_rate"] = await side_by_side(client, seconds)
     if transport == "http":
-        found["connections"] = await connections(make, seconds)
-    return found
+        results["connections"] = await connections(make, seconds)
+    return results
 
 
 def check(result):
     """Reject a client that did not get the right sum."""
-    said = getattr(result, "structured_content", None) or getattr(result, "structured", None)
-    said = said["result"] if isinstance(said, dict) else said
-    assert said == 42, result
+    response = getattr(result, "structured_content", None) or getattr(result, "structured", None)
+    response = response["result"] if isinstance(response, dict) else response
+    assert response == 42, result
 
 
 async def one_by_one(client, seconds):

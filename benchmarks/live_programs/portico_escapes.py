@@ -52,8 +52,8 @@ async def main(folder):
     waits = {}
     async with Client(server, protocol_version=REVISION) as client:
         for escape in escapes:
-            asked = {"expression": placed(escape.code, folder), "timeout": escape.seconds, "session": "s"}
-            trying = asyncio.ensure_future(client.call_tool("evaluate", asked, raise_on_error=False))
+            request = {"expression": placed(escape.code, folder), "timeout": escape.seconds, "session": "s"}
+            trying = asyncio.ensure_future(client.call_tool("evaluate", request, raise_on_error=False))
             waits[escape.name] = await longest_wait(client, trying)
             await client.call_tool("reset_session", {"session": "s"})
     worst = max(waits, key=waits.get)

@@ -23,11 +23,11 @@ def memory_of(pids):
 
 def below(pid):
     """Return a process and its descendants."""
-    found = [pid]
+    results = [pid]
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
-            found += below(int(child))
-    return found
+            results += below(int(child))
+    return results
 
 
 async def main():
@@ -39,8 +39,8 @@ async def main():
             await client.call_tool("evaluate", {"expression": "x = list(range(1000))", "session": f"s{number}"})
         here = below(os.getpid())
         assert len(here) > sessions
-        found = memory_of(here)
-    print(json.dumps({"pss": found["Pss"], "rss": found["Rss"]}))
+        result = memory_of(here)
+    print(json.dumps({"pss": result["Pss"], "rss": result["Rss"]}))
 
 
 if __name__ == "__main__":

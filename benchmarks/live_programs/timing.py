@@ -24,5 +24,5 @@ def clock(run):
 
 
 def say(first, fresh, warm):
-    found = {"first": 1e3 * first, "fresh": 1e3 * statistics.median(fresh), "warm": 1e6 * statistics.median(warm)}
-    print(json.dumps(found))
+    results = {"first": 1e3 * first, "fresh": 1e3 * statistics.median(fresh), "warm": 1e6 * statistics.median(warm)}
+    print(json.dumps(results))

@@ -50,12 +50,12 @@ def resident() -> float:
 
 
 async def timed(client: Client, calls: list[Call]) -> float:
-    taken = []
+    items = []
     for name, arguments in calls:
         began = time.perf_counter()
         await client.call_tool(name, arguments)
-        taken.append((time.perf_counter() - began) * 1000)
-    return statistics.median(taken)
+        items.append((time.perf_counter() - began) * 1000)
+    return statistics.median(items)
 
 
 async def main(kind: str, count: int, folder: str, command: list[str]) -> None:
@@ -66,11 +66,11 @@ async def main(kind: str, count: int, folder: str, command: list[str]) -> None:
     began = time.perf_counter()
     async with Client(command, env={**os.environ, **places}) as client:
         await client.call_tool(*recall(kind, "the first question"))
-        found = {"start": (time.perf_counter() - began) * 1000}
-        found["capture"] = await timed(client, [capture(kind, number, text) for number, text in enumerate(texts)])
-        found["recall"] = await timed(client, [recall(kind, question) for question in questions])
-        found["resident"] = resident()
-    print(json.dumps(found))
+        results = {"start": (time.perf_counter() - began) * 1000}
+        results["capture"] = await timed(client, [capture(kind, number, text) for number, text in enumerate(texts)])
+        results["recall"] = await timed(client, [recall(kind, question) for question in questions])
+        results["resident"] = resident()
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

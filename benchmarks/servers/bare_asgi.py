@@ -12,10 +12,10 @@ async def app(scope, receive, send):
     while message.get("more_body"):
         message = await receive()
         body += message["body"]
-    said = answer(body)
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(said))]
+    result = answer(body)
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(result))]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": said})
+    await send({"type": "http.response.body", "body": result})
 
 
 async def lifespan(receive, send):

@@ -25,9 +25,9 @@ class Connection(asyncio.Protocol):
         self.body += body
 
     def on_message_complete(self):
-        said = answer(self.body)
+        result = answer(self.body)
         self.body = b""
-        self.transport.write(HEAD % (len(said), said))
+        self.transport.write(HEAD % (len(result), result))
 
 
 async def main(port):

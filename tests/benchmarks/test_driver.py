@@ -87,8 +87,8 @@ def test_sequential_batch_has_cpu_and_a_latency_for_each(bench: SimpleNamespace)
 def test_pipelined_answers_are_put_in_the_order_of_the_requests(bench: SimpleNamespace, window: int) -> None:
     with fake(bench, "swaps" if window > 1 else "") as driver:
         driver.open()
-        asked = [{"arguments": {"a": n, "b": 1}} for n in range(100)]
-        batch, results = driver.pipelined("tools/call", asked, window)
+        requests = [{"arguments": {"a": n, "b": 1}} for n in range(100)]
+        batch, results = driver.pipelined("tools/call", requests, window)
     assert [result["content"][0]["text"] for result in results] == [str(n + 1) for n in range(100)]
     assert batch.count == 100
 
@@ -138,9 +138,9 @@ def test_every_page_of_a_list_is_requested(bench: SimpleNamespace) -> None:
     answers = bench.scenarios.Answers()
     with fake(bench) as driver:
         driver.open()
-        found = bench.scenarios.ask_lists(answers, peer(bench), driver)
+        response = bench.scenarios.ask_lists(answers, peer(bench), driver)
     assert answers.own_tools == {"portico": 1000}
-    assert found["list_cpu"] > 0
+    assert response["list_cpu"] > 0
 
 
 def test_benchmark_alternates_peers_and_reports_failures(bench: SimpleNamespace) -> None:
@@ -232,7 +232,7 @@ def test_counts_are_of_one_request_and_of_own_files(bench: SimpleNamespace, tmp_
     )
     monkeypatch.setattr(bench.peers, "SERVERS", tmp_path)
     tiny = bench.peers.Peer("t", "t", "t", modules=("tiny",), server="server.py", python=sys.executable)
-    found = bench.call_counts.count(bench.peers.replace(tiny, env={"PYTHONPATH": str(tmp_path)}))
-    assert found.files == {"tiny": 2}
+    result = bench.call_counts.count(bench.peers.replace(tiny, env={"PYTHONPATH": str(tmp_path)}))
+    assert result.files == {"tiny": 2}
     # answer, add and add; and what eval compiles from the line is one call more, each time from the same place.
-    assert found.calls == 4
+    assert result.calls == 4

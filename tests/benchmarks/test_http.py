@@ -77,8 +77,8 @@ def peer(bench: SimpleNamespace, key: str = "portico", **fields: Any) -> Any:
 
 
 def test_numbers_are_read_from_the_line_of_our_script(bench: SimpleNamespace) -> None:
-    said = f"Running 2s test @ http://127.0.0.1:1/\n  Requests/sec: 9\n{json.dumps({**DONE, **TROUBLE})}\n"
-    load = bench.wrk.parse(said)
+    text = f"Running 2s test @ http://127.0.0.1:1/\n  Requests/sec: 9\n{json.dumps({**DONE, **TROUBLE})}\n"
+    load = bench.wrk.parse(text)
     assert (load.requests, load.seconds, load.p50_us, load.p99_us) == (1000, 2.0, 1500, 9000)
     assert load.per_second == 500
 
@@ -265,6 +265,6 @@ def test_table_has_a_line_for_each_server_and_number_of_connections(bench: Simpl
 
 def test_every_row_can_be_chosen_and_has_its_own_key(bench: SimpleNamespace) -> None:
     peers = bench.http_peers.HTTP_PEERS
-    assert len({one.key for one in peers}) == len(peers)
+    assert len({peer.key for peer in peers}) == len(peers)
     assert {"portico", "mcp", "fastmcp", "go", "typescript", "bare"} == set(bench.http_peers.FAMILIES)
-    assert all("{port}" in one.serve for one in peers)
+    assert all("{port}" in peer.serve for peer in peers)

@@ -58,14 +58,14 @@ def peer(bench: SimpleNamespace, key: str, package: str = "", **fields: Any) -> 
 
 def some_table(bench: SimpleNamespace) -> Any:
     """Ours has answered, one has failed, and one is absent."""
-    answers, one = bench.scenarios.Answers(), bench.scenarios.Question("one", "a first thing", "ms")
+    answers, item = bench.scenarios.Answers(), bench.scenarios.Question("one", "a first thing", "ms")
     two = bench.scenarios.Question("two", "a second thing", "per s", more_is_better=True)
     ours, failing = peer(bench, "portico", version="1"), peer(bench, "failing", version="2")
     absent = peer(bench, "absent", reason="no such wheel")
     answers.add("one", ours, 1.0, 3.0, 2.0)
     answers.add("two", ours, 1234.0)
     answers.fail("one", failing, "it fell over")
-    grids = [bench.services_table.Grid([one], [ours, failing]), bench.services_table.Grid([two], [ours, absent])]
+    grids = [bench.services_table.Grid([item], [ours, failing]), bench.services_table.Grid([two], [ours, absent])]
     goals = [bench.goals.limit("a first thing: below 5 ms", 2.0, 5, "ms"), bench.goals.missing("another goal")]
     return bench.services_table.Table("some service", grids, answers, goals, ["The corpus is not here."], ["A legend."])
 
@@ -103,14 +103,14 @@ def test_table_is_printed_with_goals_and_failures(bench: SimpleNamespace, markdo
 
 
 def test_table_for_programs_has_every_sample(bench: SimpleNamespace) -> None:
-    told = bench.services_table.told({"cores": 2}, some_table(bench), bench.services_table.SERVICES_QUICK)
-    told = json.loads(json.dumps(told))
-    assert told["size"] == {"quick": True, "rounds": 1}
-    assert [one["key"] for one in told["peers"]] == ["portico", "failing", "absent"]
-    assert told["rows"][0]["rounds"] == {"portico": [1.0, 3.0, 2.0]}
-    assert told["rows"][1]["values"]["absent"] is None
-    assert [goal["verdict"] for goal in told["goals"]] == ["met", "not measured"]
-    assert told["notes"] == ["The corpus is not here."]
+    result = bench.services_table.told({"cores": 2}, some_table(bench), bench.services_table.SERVICES_QUICK)
+    result = json.loads(json.dumps(result))
+    assert result["size"] == {"quick": True, "rounds": 1}
+    assert [peer["key"] for peer in result["peers"]] == ["portico", "failing", "absent"]
+    assert result["rows"][0]["rounds"] == {"portico": [1.0, 3.0, 2.0]}
+    assert result["rows"][1]["values"]["absent"] is None
+    assert [goal["verdict"] for goal in result["goals"]] == ["met", "not measured"]
+    assert result["notes"] == ["The corpus is not here."]
 
 
 def test_only_our_own_failure_is_a_failure_of_the_run(bench: SimpleNamespace) -> None:
@@ -136,8 +136,8 @@ def test_page_on_performance_has_the_rows_that_the_find_table_prints(bench: Simp
         .partition("\n## ")[0]
     )
     rows = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")]
-    asked = (*find.QUALITY, *find.SPEED, *find.TOKENS, *find.code_mode.QUESTIONS)
-    assert rows == ["question", *(one.text for one in asked)]
+    request = (*find.QUALITY, *find.SPEED, *find.TOKENS, *find.code_mode.QUESTIONS)
+    assert rows == ["question", *(item.text for item in request)]
 
 
 def test_run_for_some_peers_leaves_out_the_services(bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,15 +153,15 @@ def test_run_for_some_peers_leaves_out_the_services(bench: SimpleNamespace, monk
 def test_run_prints_a_services_table(
     bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table, asked = some_table(bench), []
-    monkeypatch.setattr(bench.system_table, "measure", lambda size: asked.append(size) or table)
-    found = tmp_path / "found.json"
-    monkeypatch.setattr(sys, "argv", ["run.py", "--quick", "--table", "system", "--json", str(found)])
+    table, request = some_table(bench), []
+    monkeypatch.setattr(bench.system_table, "measure", lambda size: request.append(size) or table)
+    result = tmp_path / "found.json"
+    monkeypatch.setattr(sys, "argv", ["run.py", "--quick", "--table", "system", "--json", str(result)])
     monkeypatch.setattr(bench.run.signal, "signal", lambda *_: None)
     assert bench.run.main() == 0
-    assert asked == [bench.services_table.SERVICES_QUICK]
+    assert request == [bench.services_table.SERVICES_QUICK]
     assert capsys.readouterr().out.startswith("some service: ")
-    assert set(json.loads(found.read_text())) == {"system"}
+    assert set(json.loads(result.read_text())) == {"system"}
 
 
 # Programs of the distribution
@@ -246,7 +246,7 @@ def test_journals_are_measured_against_journalctl(
 ) -> None:
     if not os.environ.get("CI") and not bench.apt.shutil.which("systemd-journal-remote", path=bench.apt.PLACES):
         pytest.skip("systemd-journal-remote is not installed, and only CI installs it")
-    monkeypatch.setattr(bench.system_table, "prepare", lambda one: bench.peers.replace(one, reason=NOTHING))
+    monkeypatch.setattr(bench.system_table, "prepare", lambda item: bench.peers.replace(item, reason=NOTHING))
     answers, notes = bench.scenarios.Answers(), []
     how, ours = bench.system_table.SYSTEM_QUICK, bench.services_table.this_tree()
     bench.system_table.journals(answers, ours, how, 1, tmp_path, notes)

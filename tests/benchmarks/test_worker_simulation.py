@@ -42,8 +42,8 @@ def test_loaded_fleet_throughput_is_limited_by_cores_and_client(
 def test_forwarded_calls_add_their_cost(simulation: Any, costs: Any) -> None:
     """Of two workers, each second call is for the other one."""
     plan = simulation.Plan(workers=2, cores=4)
-    found = simulation.closed(plan, costs, connections=64, seconds=5, sessions=64)
-    assert found == pytest.approx(2 / (0.002 + 0.004 / 2), rel=0.08)
+    result = simulation.closed(plan, costs, connections=64, seconds=5, sessions=64)
+    assert result == pytest.approx(2 / (0.002 + 0.004 / 2), rel=0.08)
 
 
 @pytest.mark.parametrize(
@@ -65,5 +65,5 @@ def test_forwarded_calls_add_their_cost(simulation: Any, costs: Any) -> None:
 def test_saturation_is_one_second_of_work_per_second(
     simulation: Any, costs: Any, plan: dict[str, Any], expected: float
 ) -> None:
-    found = simulation.saturation(simulation.Plan(**plan), costs, calls=3000)
-    assert 0.8 * expected < found < 1.12 * expected
+    result = simulation.saturation(simulation.Plan(**plan), costs, calls=3000)
+    assert 0.8 * expected < result < 1.12 * expected

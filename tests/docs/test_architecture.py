@@ -32,8 +32,8 @@ def test_documented_counts_match_the_code() -> None:
     written, actual = module.read_table(PAGE), module.counts()
     assert written.keys() == actual.keys()
     for name, value in actual.items():
-        now, said = (int(text.split(" ")[0].replace(",", "")) for text in (value, written[name]))
-        assert abs(now - said) <= TOLERANCE * now, f"{name}: {value}; run python docs/counts.py"
+        now, message = (int(text.split(" ")[0].replace(",", "")) for text in (value, written[name]))
+        assert abs(now - message) <= TOLERANCE * now, f"{name}: {value}; run python docs/counts.py"
 
 
 def test_public_interface_is_within_its_budget() -> None:
@@ -55,10 +55,10 @@ def test_steps_of_a_recall_exist() -> None:
 
 def _runtime_imports(node: ast.AST) -> set[str]:
     """Return the modules imported when a module is loaded: not in functions, not for type checkers."""
-    found: set[str] = set()
+    result: set[str] = set()
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ImportFrom) and child.module is not None:
-            found |= {child.module, *(f"{child.module}.{alias.name}" for alias in child.names)}
+            result |= {child.module, *(f"{child.module}.{alias.name}" for alias in child.names)}
         elif isinstance(child, ast.Import):
             found |= {alias.name for alias in child.names}
         elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):

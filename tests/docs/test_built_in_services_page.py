@@ -45,14 +45,14 @@ def test_session_matches_the_printed_output(
 ) -> None:
     if needs:
         _can_live()
-    known = ""
+    match = ""
     for line, printed in SAMPLE.findall(session):
         # An id that was printed before is what the reader would type.
-        typed = re.sub(r"task_\w+", known, line)
+        typed = re.sub(r"task_\w+", match, line)
         seen = terminal(program=["bash", "-c", typed], PORTICO_DATA=str(tmp_path / "data"))
         seen.end()
         assert re.fullmatch(pattern(printed), alike(seen.left), re.S), seen.left
-        known = known or (re.search(r"task_\w+", seen.left) or [""])[0]
+        match = match or (re.search(r"task_\w+", seen.left) or [""])[0]
 
 
 def test_every_service_has_a_session() -> None:

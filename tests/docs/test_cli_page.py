@@ -31,8 +31,8 @@ def flowing(text: str) -> str:
 def test_sample_matches_the_printed_output(terminal: Callable[..., Any], line: str, printed: str) -> None:
     seen = terminal(program=["bash", "-c", line])
     seen.end()
-    shown = [row.rstrip() for row in seen.left.splitlines()]
-    assert shown == printed.splitlines() or flowing(seen.left) == flowing(printed)
+    shown_items = [row.rstrip() for row in seen.left.splitlines()]
+    assert shown_items == printed.splitlines() or flowing(seen.left) == flowing(printed)
 
 
 def test_samples_exist() -> None:

@@ -163,12 +163,12 @@ def _defined(module: str) -> set[str]:
     place = sources.PACKAGES[package].joinpath(*rest)
     file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     names: set[str] = set()
-    for one in ast.parse(file.read_text()).body:
-        if isinstance(one, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            names.add(one.name)
-        elif isinstance(one, ast.Assign | ast.AnnAssign):
-            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+    for item in ast.parse(file.read_text()).body:
+        if isinstance(item, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(item.name)
+        elif isinstance(item, ast.Assign | ast.AnnAssign):
+            targets = item.targets if isinstance(item, ast.Assign) else [item.target]
             names |= {target.id for target in targets if isinstance(target, ast.Name)}
-        elif isinstance(one, ast.ImportFrom):
-            names |= {name.asname or name.name for name in one.names}
+        elif isinstance(item, ast.ImportFrom):
+            names |= {name.asname or name.name for name in item.names}
     return names

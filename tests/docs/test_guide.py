@@ -79,9 +79,9 @@ class Sample(NamedTuple):
 
 def samples() -> Iterator[Any]:
     for page, text in PAGES.items():
-        for found in SAMPLE.finditer(text):
-            parts = {**found.groupdict(), "revision": found["revision"] or LATEST_PROTOCOL_VERSION}
-            yield pytest.param(Sample(page, **parts), id=f"{page}: {found['example']} {found['params']}"[:80])
+        for result in SAMPLE.finditer(text):
+            parts = {**result.groupdict(), "revision": result["revision"] or LATEST_PROTOCOL_VERSION}
+            yield pytest.param(Sample(page, **parts), id=f"{page}: {result['example']} {result['params']}"[:80])
 
 
 def load(example: str) -> ModuleType:
@@ -108,7 +108,7 @@ def read(result: dict[str, Any]) -> str:
     """The words in a result, as somebody would read them."""
     blocks = result.get("content") or result.get("contents") or ()
     words = [block["text"] for block in blocks if "text" in block]
-    words += [f"{one['role']}: {one['content']['text']}" for one in result.get("messages", ())]
+    words += [f"{item['role']}: {item['content']['text']}" for item in result.get("messages", ())]
     return "\n".join(words)
 
 
@@ -121,15 +121,18 @@ async def test_sample_matches_the_example(sample: Sample, connect: Connect, capl
         return
     wire, params, capabilities = connect(module.server), json.loads(sample.params), {} if sample.bare else EVERYTHING
     if sample.revision == LATEST_PROTOCOL_VERSION:
-        said = await wire.request_stateless(sample.method, params, capabilities=capabilities)
+        response = await wire.request_stateless(sample.method, params, capabilities=capabilities)
     else:
         await wire.initialize(sample.revision, capabilities)
-        said = await wire.request(sample.method, params)
+        response = await wire.request(sample.method, params)
     if sample.language == "text":
-        assert steady(sample.block) == steady(read(said["result"])) + "\n"
+        assert steady(sample.block) == steady(read(response["result"])) + "\n"
         return
-    shown, sent = json.loads(steady(sample.block)), json.loads(steady(json.dumps(said.get("result") or said["error"])))
-    assert shown == {name: sent.get(name) for name in shown}
+    output, sent = (
+        json.loads(steady(sample.block)),
+        json.loads(steady(json.dumps(response.get("result") or response["error"]))),
+    )
+    assert output == {name: sent.get(name) for name in output}
 
 
 def test_every_sample_is_marked() -> None:
@@ -146,8 +149,8 @@ def test_every_sample_is_marked() -> None:
 
 def rows(page: str, heading: str) -> list[list[str]]:
     """The cells of the first table under a heading; a `\\|` is a bar."""
-    _, found, rest = PAGES[page].partition(f"## {heading}\n")
-    assert found, f"{page} has no section {heading!r}"
+    _, result, rest = PAGES[page].partition(f"## {heading}\n")
+    assert result, f"{page} has no section {heading!r}"
     table = re.search(r"^\|.*?\n(?:\n|\Z)", rest, re.DOTALL | re.MULTILINE)
     assert table is not None
     lines = [re.split(r"(?<!\\)\|", line)[1:-1] for line in table[0].strip().splitlines()[2:]]

@@ -45,8 +45,8 @@ def port(data: Path) -> Iterator[int]:
     try:
         assert child.stderr is not None
         # A machine may lack what a service needs; that is said before.
-        said = iter(child.stderr.readline, "")
-        assert f"Serving on http://127.0.0.1:{number}/mcp\n" in said
+        output = iter(child.stderr.readline, "")
+        assert f"Serving on http://127.0.0.1:{number}/mcp\n" in output
         yield number
     finally:
         child.terminate()
@@ -70,16 +70,16 @@ def printed(name: str, port: int, data: Path) -> str:
 
 
 def test_newest_revision_is_answered_without_a_handshake(port: int, data: Path) -> None:
-    said = printed("modern", port, data)
-    assert '"resultType":"complete"' in said
-    assert '"modes":["text"],"indexed":0,' in said
+    output = printed("modern", port, data)
+    assert '"resultType":"complete"' in output
+    assert '"modes":["text"],"indexed":0,' in output
 
 
 def test_older_ones_get_a_session(port: int, data: Path) -> None:
-    said = printed("handshake", port, data)
-    assert said.startswith("HTTP/1.1 200 OK")
-    assert re.search(r"^mcp-session-id: [0-9a-f]{48}\r?$", said, re.MULTILINE)
-    assert '"protocolVersion":"2025-11-25"' in said
+    output = printed("handshake", port, data)
+    assert output.startswith("HTTP/1.1 200 OK")
+    assert re.search(r"^mcp-session-id: [0-9a-f]{48}\r?$", output, re.MULTILINE)
+    assert '"protocolVersion":"2025-11-25"' in output
 
 
 @pytest.mark.parametrize("names, block", BLOCKS, ids=[names for names, _ in BLOCKS])

@@ -13,9 +13,9 @@ ROW = re.compile(r"^\| ([A-Z]\d+) \| (.+) \| `((?:packages/[\w-]+/)?tests/[\w/]+
 def rows() -> list[tuple[str, str, str, str]]:
     page = (ROOT / "docs" / "reference" / "systems.md").read_text()
     lines = [line for line in page.splitlines() if re.match(r"\| [A-Z]\d", line)]
-    found = [ROW.match(line) for line in lines]
-    assert all(found), [line for line, row in zip(lines, found, strict=True) if row is None]
-    return [(row[1], row[2], row[3], row[4]) for row in found if row is not None]
+    results = [ROW.match(line) for line in lines]
+    assert all(results), [line for line, row in zip(lines, results, strict=True) if row is None]
+    return [(row[1], row[2], row[3], row[4]) for row in results if row is not None]
 
 
 def test_every_row_names_a_test_that_is_present() -> None:

@@ -132,10 +132,10 @@ def test_sdk_tests_pass_without_other_packages(environment: Callable[..., Path])
 
 
 def test_sdk_alone_serves_and_calls(alone: Callable[..., Any]) -> None:
-    status, said, err = alone("serve", HELLO, stdin=json.dumps(INITIALIZE) + "\n")
-    assert (status, err) == (0, "") and json.loads(said)["result"]["serverInfo"]
-    status, said, err = alone("call", HELLO, "greet", "name=Ada")
-    assert (status, err) == (0, "") and "Ada" in said
+    status, message, err = alone("serve", HELLO, stdin=json.dumps(INITIALIZE) + "\n")
+    assert (status, err) == (0, "") and json.loads(message)["result"]["serverInfo"]
+    status, message, err = alone("call", HELLO, "greet", "name=Ada")
+    assert (status, err) == (0, "") and "Ada" in message
     assert alone("doctor")[0] == 0
     assert alone("inspect", HELLO)[0] == 0
 
@@ -144,10 +144,10 @@ def test_sdk_alone_serves_over_http(environment: Callable[..., Path], tmp_path: 
     bin = environment("portico")
     serving = Terminal80(bin, ("portico", "serve", str(HELLO), "--port", "0"), tmp_path)
     try:
-        found = re.search(r"http://\S+", serving.read_until("/mcp\n"))
-        assert found is not None
-        status, said, err = _run(bin / "portico", "call", found[0], "greet", "name=Ada", folder=tmp_path)
-        assert (status, err) == (0, "") and "Ada" in said
+        match = re.search(r"http://\S+", serving.read_until("/mcp\n"))
+        assert match is not None
+        status, message, err = _run(bin / "portico", "call", match[0], "greet", "name=Ada", folder=tmp_path)
+        assert (status, err) == (0, "") and "Ada" in message
     finally:
         serving.close()
 
@@ -168,8 +168,8 @@ def test_missing_package_is_named(
     alone: Callable[..., Any], tmp_path: Path, words: tuple[str | Path, ...], package: str
 ) -> None:
     (tmp_path / "gateway.toml").write_text(f'[upstream.hello]\ntarget = "{HELLO}"\n')
-    status, said, err = alone(*words)
-    assert (status, said) == (2, "") and f"pip install 'portico[{package}]'" in err and "Traceback" not in err
+    status, message, err = alone(*words)
+    assert (status, message) == (2, "") and f"pip install 'portico[{package}]'" in err and "Traceback" not in err
 
 
 @pytest.mark.parametrize(
@@ -184,14 +184,14 @@ def test_each_package_works_alone_with_the_sdk(
     alone: Callable[..., Any], tmp_path: Path, package: str, words: tuple[str, ...]
 ) -> None:
     (tmp_path / "gateway.toml").write_text(f'[upstream.hello]\ntarget = "{HELLO}"\n')
-    status, said, err = alone(*words, beside=package)
-    assert (status, err) == (0, "") and said
+    status, message, err = alone(*words, beside=package)
+    assert (status, err) == (0, "") and message
 
 
 def test_services_start_without_a_word(run: object) -> None:
-    status, said, err = run("serve", stdin=json.dumps(INITIALIZE) + "\n")  # type: ignore[operator]
+    status, message, err = run("serve", stdin=json.dumps(INITIALIZE) + "\n")  # type: ignore[operator]
     assert (status, err) == (0, "")
-    assert json.loads(said)["result"]["serverInfo"]["name"] == "portico"
+    assert json.loads(message)["result"]["serverInfo"]["name"] == "portico"
 
 
 class Terminal80:
@@ -239,13 +239,13 @@ def test_banner_lists_available_services_and_working_commands(plain: Path, tmp_p
         assert len(commands) == 2 and commands[1].endswith(" memory_status")
         for command in commands:
             trying = Terminal80(plain, tuple(command.split()), tmp_path)
-            shown = trying.read_until()
-            assert trying.process.wait(60) == 0, shown
+            result = trying.read_until()
+            assert trying.process.wait(60) == 0, result
             trying.close()
             if " list " in command:
-                assert "memory_recall" in shown
-                assert "system_info " not in shown.replace("live_system_info", "") and "process_list" not in shown
-                assert max(map(len, shown.splitlines())) <= 80
+                assert "memory_recall" in result
+                assert "system_info " not in result.replace("live_system_info", "") and "process_list" not in result
+                assert max(map(len, result.splitlines())) <= 80
     finally:
         serving.close()
 
@@ -279,8 +279,8 @@ def test_commands_without_extras_work(run: object, words: tuple[str | Path, ...]
     ],
 )
 def test_commands_that_need_an_extra_name_it(run: object, words: tuple[str | Path, ...], extra: str) -> None:
-    status, said, err = run(*words)  # type: ignore[operator]
-    assert status and said == "" and extra in err and "Traceback" not in err
+    status, message, err = run(*words)  # type: ignore[operator]
+    assert status and message == "" and extra in err and "Traceback" not in err
 
 
 def test_tracing_that_is_wanted_and_not_installed_is_reported_once(run: object) -> None:

@@ -80,8 +80,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "connect" in metafunc.fixturenames:
         mark = metafunc.definition.get_closest_marker("revisions")
-        wanted = _wanted(**(mark.kwargs if mark else {}))
-        metafunc.parametrize("connect", wanted, indirect=True, ids="-".join)
+        result = _wanted(**(mark.kwargs if mark else {}))
+        metafunc.parametrize("connect", result, indirect=True, ids="-".join)
 
 
 def _wanted(since: str = "", until: str = "9", client: str = "", transport: str = "") -> list[tuple[str, str, str]]:
@@ -172,15 +172,15 @@ class Person:
         return self.answer(params)
 
     async def elicit_fast(self, message: str, kind: Any, params: Any, context: Any) -> Any:
-        said = self.answer(params)
-        return FastElicitResult(action=said.action, content=said.content)
+        result = self.answer(params)
+        return FastElicitResult(action=result.action, content=result.content)
 
     async def sample(self, context: Any, params: Any) -> Any:
         self.asked.append(params)
         if self.refusal:
             return types.ErrorData(code=-1, message=self.refusal)
-        said = types.TextContent(type="text", text="Paris")
-        return types.CreateMessageResult(role="assistant", content=said, model="a-model", stop_reason="endTurn")
+        result = types.TextContent(type="text", text="Paris")
+        return types.CreateMessageResult(role="assistant", content=result, model="a-model", stop_reason="endTurn")
 
     async def sample_fast(self, messages: Any, params: Any, context: Any) -> Any:
         self.asked.append(params)
@@ -229,14 +229,14 @@ class Official(Peer):
         self.session = session
 
     async def _all(self, list_page: Any, member: str) -> list[Any]:
-        found: list[Any] = []
+        results: list[Any] = []
         cursor = None
         while True:
             page = await list_page(**self._after(cursor))
-            found += getattr(page, member)
+            results += getattr(page, member)
             cursor = page.next_cursor
             if cursor is None:
-                return found
+                return results
 
     def _after(self, cursor: str | None) -> dict[str, Any]:
         if cursor is None:
@@ -321,20 +321,20 @@ def serving(server: str, *options: str) -> Iterator[str]:
     # Whatever happens, it is over when this is over, and so is whoever waits for what it says.
     too_long = threading.Timer(3 * TIMEOUT_SECONDS, process.kill)
     too_long.start()
-    said = [process.stderr.readline()]
+    messages = [process.stderr.readline()]
     too_long.cancel()
-    listener = threading.Thread(target=said.extend, args=(process.stderr,))
+    listener = threading.Thread(target=messages.extend, args=(process.stderr,))
     listener.start()
     try:
-        assert said[0].startswith("Serving on "), process.wait(TIMEOUT_SECONDS)
-        yield said[0].removeprefix("Serving on ").strip()
+        assert messages[0].startswith("Serving on "), process.wait(TIMEOUT_SECONDS)
+        yield messages[0].removeprefix("Serving on ").strip()
         process.terminate()
         assert process.wait(ENDING) == 0
     except BaseException as failure:
         process.kill()
         process.wait()
         listener.join()
-        failure.add_note(f"The server said: {''.join(said)}")
+        failure.add_note(f"The server said: {''.join(messages)}")
         raise
     finally:
         listener.join()
@@ -426,8 +426,8 @@ async def _shake_hands(session: Any, revision: str, able: bool) -> None:
         capabilities=capabilities,
         client_info=types.Implementation(name="mcp", version="2.3.0"),
     )
-    said = await session.send_request(types.InitializeRequest(params=params), types.InitializeResult)
-    session.adopt(said)
+    response = await session.send_request(types.InitializeRequest(params=params), types.InitializeResult)
+    session.adopt(response)
     await session.send_notification(types.InitializedNotification())
 
 

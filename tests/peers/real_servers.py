@@ -235,7 +235,7 @@ class Outcome(NamedTuple):
 
     @property
     def good(self) -> bool:
-        return self.tools > 0 and not any(said.startswith("failed") for said in self.said.values())
+        return self.tools > 0 and not any(message.startswith("failed") for message in self.said.values())
 
 
 # Installing
@@ -312,7 +312,7 @@ def entry_of(server: RealServer, work: Path) -> dict[str, Any]:
 async def gateway(servers: list[RealServer], work: Path) -> AsyncIterator[str]:
     """One gateway in front of all of them, as people start it. Gives its URL."""
     file = work.parent / "mcp.json"
-    file.write_text(json.dumps({"mcpServers": {one.alias: entry_of(one, work) for one in servers}}, indent=1))
+    file.write_text(json.dumps({"mcpServers": {server.alias: entry_of(server, work) for server in servers}}, indent=1))
     store = str(work.parent / "kept.db")
     words = ["serve", str(file), "--transport", "http", "--port", "0", "--store", store]
     process = await asyncio.create_subprocess_exec(
@@ -352,10 +352,10 @@ async def listed(url: str, servers: list[RealServer]) -> dict[str, int]:
     async with Client(url, timeout=CALL_SECONDS) as client:
         while True:
             names = [tool.name for tool in await client.list_tools(refresh=True)]
-            found = {one.alias: sum(name.startswith(f"{one.alias}_") for name in names) for one in servers}
-            say(f"listed: {sum(1 for number in found.values() if number)} of {len(servers)}, {len(names)} tools")
-            if all(found.values()) or time.monotonic() > until:
-                return found
+            results = {server.alias: sum(name.startswith(f"{server.alias}_") for name in names) for server in servers}
+            say(f"listed: {sum(1 for number in results.values() if number)} of {len(servers)}, {len(names)} tools")
+            if all(results.values()) or time.monotonic() > until:
+                return results
             await asyncio.sleep(5)
 
 
@@ -385,14 +385,17 @@ def short(text: str) -> str:
 async def measure(servers: list[RealServer], work: Path) -> list[Outcome]:
     async with gateway(servers, work) as url:
         tools = await listed(url, servers)
-        said: dict[str, dict[str, str]] = {one.alias: {} for one in servers}
+        message: dict[str, dict[str, str]] = {server.alias: {} for server in servers}
         for era in ERAS:
             async with Client(url, protocol_version=era, timeout=CALL_SECONDS) as client:  # type: ignore[arg-type]
-                for one in servers:
-                    said[one.alias][era] = await called(client, one, work)
-                    say(f"{era} {one.alias}: {said[one.alias][era]}")
+                for server in servers:
+                    message[server.alias][era] = await called(client, server, work)
+                    say(f"{era} {server.alias}: {message[server.alias][era]}")
         revisions = await spoken(url)
-    return [Outcome(one, revisions.get(one.alias, ""), tools[one.alias], said[one.alias]) for one in servers]
+    return [
+        Outcome(server, revisions.get(server.alias, ""), tools[server.alias], message[server.alias])
+        for server in servers
+    ]
 
 
 async def spoken(url: str) -> dict[str, str]:
@@ -401,7 +404,7 @@ async def spoken(url: str) -> dict[str, str]:
     process = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     out, _ = await process.communicate()
     try:
-        return {one["alias"]: one.get("revision") or "" for one in json.loads(out)}
+        return {load["alias"]: load.get("revision") or "" for load in json.loads(out)}
     except (ValueError, KeyError, TypeError):
         return {}
 
@@ -417,33 +420,33 @@ def table(outcomes: list[Outcome]) -> str:
     head = ["server", "package", "speaks", "tools", "called", *ERAS]
     rows = [
         [
-            one.server.alias,
-            f"{one.server.package} {one.server.version} ({one.server.kind})",
-            one.revision,
-            str(one.tools),
-            one.server.tool,
-            *(one.said.get(era, "") for era in ERAS),
+            outcome.server.alias,
+            f"{outcome.server.package} {outcome.server.version} ({outcome.server.kind})",
+            outcome.revision,
+            str(outcome.tools),
+            outcome.server.tool,
+            *(outcome.said.get(era, "") for era in ERAS),
         ]
-        for one in outcomes
+        for outcome in outcomes
     ]
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in [head, *rows]]
     return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
 
 
 def main(names: list[str]) -> int:
-    wanted = [one for one in SERVERS if not names or one.alias in names]
+    expected = [item for item in SERVERS if not names or item.alias in names]
     node.node_and_npm()
     ready = []
-    for one in wanted:
-        why = install(one)
-        say(f"{one.alias}: {why or 'installed'}")
+    for item in expected:
+        why = install(item)
+        say(f"{item.alias}: {why or 'installed'}")
         if why is None:
-            ready.append(one)
+            ready.append(item)
     work = HOME / "work"
     work.mkdir(parents=True, exist_ok=True)
     outcomes = asyncio.run(measure(ready, work))
     print(table(outcomes))
-    good = sum(one.good for one in outcomes)
+    good = sum(item.good for item in outcomes)
     print(f"\n{len(outcomes)} servers behind one gateway; {good} listed and answered in both eras.")
     return int(good < len(outcomes))
 

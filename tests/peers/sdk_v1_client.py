@@ -24,8 +24,8 @@ async def one(url: str, number: int, connected: asyncio.Barrier) -> dict[str, An
         return types.ElicitResult(action="accept", content={"username": f"user {number}", "email": "a@b.example"})
 
     async def sample(context: Any, params: Any) -> Any:
-        said = types.TextContent(type="text", text=f"Paris {number}")
-        return types.CreateMessageResult(role="assistant", content=said, model="a-model")
+        result = types.TextContent(type="text", text=f"Paris {number}")
+        return types.CreateMessageResult(role="assistant", content=result, model="a-model")
 
     async def hear(message: Any) -> None:
         if isinstance(getattr(message, "root", None), types.ToolListChangedNotification):
@@ -45,7 +45,7 @@ async def one(url: str, number: int, connected: asyncio.Barrier) -> dict[str, An
         async def text(tool: str, arguments: dict[str, Any] | None = None, **how: Any) -> str:
             return (await session.call_tool(tool, arguments or {}, **how)).content[0].text
 
-        said = {
+        result = {
             "revision": opened.protocolVersion,
             "call": await text("test_simple_text"),
             "elicitation": await text("test_elicitation", {"message": "Who?"}),
@@ -57,11 +57,11 @@ async def one(url: str, number: int, connected: asyncio.Barrier) -> dict[str, An
         if number == 0:
             await text("grow")
         await changed.wait()
-        said["tools"] = [tool.name for tool in (await session.list_tools()).tools]
+        result["tools"] = [tool.name for tool in (await session.list_tools()).tools]
         await connected.wait()
         if number == 0:
             await text("shrink")
-        return said
+        return result
 
 
 async def main(url: str) -> None:

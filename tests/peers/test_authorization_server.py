@@ -56,19 +56,19 @@ class Person:
         self._back = await asyncio.to_thread(self.browser.visit, url, REDIRECT_URI)
 
     async def come_back(self) -> AuthorizationCodeResult:
-        said = {name: values[0] for name, values in parse_qs(urlsplit(self._back).query).items()}
-        return AuthorizationCodeResult(code=said["code"], state=said.get("state"), iss=said.get("iss"))
+        message = {name: values[0] for name, values in parse_qs(urlsplit(self._back).query).items()}
+        return AuthorizationCodeResult(code=message["code"], state=message.get("state"), iss=message.get("iss"))
 
 
 @asynccontextmanager
 async def talking(url: str, kept: MemoryTokens, person: Person) -> AsyncIterator[Any]:
-    said = OAuthClientMetadata(
+    result = OAuthClientMetadata(
         client_name="The official client",
         redirect_uris=[REDIRECT_URI],
         grant_types=["authorization_code", "refresh_token"],
         response_types=["code"],
     )
-    provider = OAuthClientProvider(url, said, kept, person.open, person.come_back)
+    provider = OAuthClientProvider(url, result, kept, person.open, person.come_back)
     async with (
         httpx2.AsyncClient(auth=provider, timeout=TIMEOUT_SECONDS) as http,
         mcp.Client(streamable_http_client(url, http_client=http)) as client,
@@ -151,8 +151,8 @@ async def test_fastmcp_login_provider_accepts_all_clients(login: str) -> None:
         person = Person()
         async with talking(url, MemoryTokens(), person) as client:
             assert await said_by(client, "whoami") == "anna"
-        said = OAuthClientMetadata(client_name="FastMCP's", redirect_uris=[REDIRECT_URI])
-        provider = OAuthClientProvider(url, said, MemoryTokens(), person.open, person.come_back)
+        result = OAuthClientMetadata(client_name="FastMCP's", redirect_uris=[REDIRECT_URI])
+        provider = OAuthClientProvider(url, result, MemoryTokens(), person.open, person.come_back)
         async with asyncio.timeout(TIMEOUT_SECONDS), fastmcp.Client(url, auth=provider) as theirs:
             assert (await theirs.call_tool("whoami", {})).data == "anna"
         async with Client(url, auth=oauth_for(url), open_browser=visitor()) as ours:

@@ -57,9 +57,9 @@ async def test_results_of_every_kind_are_read(connect):
             result = await peer.call(name)
             assert not result.is_error
             expected = value if name == "give_object" else {"result": value}
-            known = peer.revision >= "2025-06-18" and name != "give_nothing"
-            assert result.structured_content == (expected if known else None)
-            assert (schemas[name] is not None) is known
+            known_names = peer.revision >= "2025-06-18" and name != "give_nothing"
+            assert result.structured_content == (expected if known_names else None)
+            assert (schemas[name] is not None) is known_names
 
 
 @pytest.mark.parametrize("inward", ["2025-11-25", "2026-07-28"])

@@ -36,7 +36,7 @@ async def test_tool_definition_has_the_members_of_the_protocol_version(connect):
 
 async def test_resources_and_templates_are_listed(connect):
     async with connect() as peer:
-        resources = {str(one.uri): one for one in await peer.resources()}
+        resources = {str(resource.uri): resource for resource in await peer.resources()}
         assert list(resources) == [
             "test://static-text",
             "test://static-binary",
@@ -71,7 +71,7 @@ async def test_prompts_are_listed_with_their_arguments(connect):
         prompts = {prompt.name: prompt for prompt in await peer.prompts()}
         assert all(prompt.description for prompt in prompts.values())
         arguments = prompts["test_prompt_with_arguments"].arguments
-        assert [(one.name, one.description, one.required) for one in arguments] == [
+        assert [(argument.name, argument.description, argument.required) for argument in arguments] == [
             ("arg1", "First test argument", True),
             ("arg2", "Second test argument", True),
         ]
@@ -79,8 +79,8 @@ async def test_prompts_are_listed_with_their_arguments(connect):
 
 async def test_prompt_is_text_or_an_image_or_a_resource(connect):
     async with connect() as peer:
-        (said,) = (await peer.prompt("test_prompt_with_arguments", {"arg1": "hello", "arg2": "world"})).messages
-        assert said.content.text == "Prompt with arguments: arg1='hello', arg2='world'"
+        (message,) = (await peer.prompt("test_prompt_with_arguments", {"arg1": "hello", "arg2": "world"})).messages
+        assert message.content.text == "Prompt with arguments: arg1='hello', arg2='world'"
         image, _ = (await peer.prompt("test_prompt_with_image")).messages
         assert b64decode(image.content.data) == EVERYTHING["PNG"]
         embedded, _ = (await peer.prompt("test_prompt_with_embedded_resource", {"resourceUri": "test://x"})).messages

@@ -53,8 +53,8 @@ async def test_python_client_has_all_that_the_server_has(connect, behind):
 
 
 async def _calls(peer: Any) -> None:
-    said = await peer.call("test_simple_text")
-    assert said.content[0].text == "This is a simple text response for testing."
+    response = await peer.call("test_simple_text")
+    assert response.content[0].text == "This is a simple text response for testing."
     assert (await peer.call("test_error_handling")).is_error
     steps: list[Any] = []
 
@@ -72,7 +72,7 @@ async def _calls(peer: Any) -> None:
 async def _reads(peer: Any) -> None:
     import mcp_types as types
 
-    assert "test://static-text" in [str(one.uri) for one in await peer.resources()]
+    assert "test://static-text" in [str(resource.uri) for resource in await peer.resources()]
     (blob,) = await peer.read("test://static-binary")
     assert b64decode(blob.blob)[1:4] == b"PNG"
     (made,) = await peer.read("test://template/123/data")
@@ -84,18 +84,18 @@ async def _reads(peer: Any) -> None:
 
 async def _is_asked(peer: Any) -> None:
     peer.person.content = {"username": "alice", "email": "alice@example.com"}
-    said = await peer.call("test_elicitation", {"message": "Who are you?"})
-    assert "User(username='alice', email='alice@example.com')" in said.content[0].text
-    said = await peer.call("test_sampling", {"prompt": "What is the capital of France?"})
-    assert said.content[0].text == "LLM response: Paris"
-    said = await peer.call("test_input_required_result_list_roots")
-    assert said.content[0].text == "1 roots: file:///project"
+    response = await peer.call("test_elicitation", {"message": "Who are you?"})
+    assert "User(username='alice', email='alice@example.com')" in response.content[0].text
+    response = await peer.call("test_sampling", {"prompt": "What is the capital of France?"})
+    assert response.content[0].text == "LLM response: Paris"
+    response = await peer.call("test_input_required_result_list_roots")
+    assert response.content[0].text == "1 roots: file:///project"
     peer.person.content = {"name": "Alice", "color": "blue"}
-    said = await peer.call("test_input_required_result_multi_round")
-    assert said.content[0].text == "Alice likes blue."
+    response = await peer.call("test_input_required_result_multi_round")
+    assert response.content[0].text == "Alice likes blue."
     peer.person.action = "decline"
-    said = await peer.call("test_elicitation", {"message": "Who are you?"})
-    assert said.content[0].text == "User response: action=decline, content=None"
+    response = await peer.call("test_elicitation", {"message": "Who are you?"})
+    assert response.content[0].text == "User response: action=decline, content=None"
 
 
 # The TypeScript clients, and the Inspector
@@ -116,33 +116,33 @@ def test_typescript_client_has_all_that_the_server_has(
     files = [gateway_file(behind, served) for served in SERVED]
     if transport == "stdio":
         words = [json.dumps([sys.executable, "-m", "portico", "serve", file]) for file in files]
-        said = Conversation(scripts.run(f"{client}.mjs", revision, *words))
+        result = Conversation(scripts.run(f"{client}.mjs", revision, *words))
     else:
         for file in files:
             servers_by_name[file] = file
         with serve(files[0]) as everything, serve(files[1]) as small:
-            said = Conversation(scripts.run(f"{client}.mjs", revision, everything, small))
-    assert said["opening"]["revision"] == revision
-    assert {"test_simple_text", "test_image_content"} <= {*said["tools"]}
-    assert said["text"] == "This is a simple text response for testing."
-    assert said["contents"] == ["text", "image", "resource"]
-    assert said["structured"] == {"city": "Paris", "degrees": 21.5}
-    assert said["tool says no"]["isError"] is True
-    assert said.error("unknown tool")["code"] == -32602
-    assert said["fifty calls"] == [at + 2 if at % 2 else at * 2 for at in range(50)]
+            result = Conversation(scripts.run(f"{client}.mjs", revision, everything, small))
+    assert result["opening"]["revision"] == revision
+    assert {"test_simple_text", "test_image_content"} <= {*result["tools"]}
+    assert result["text"] == "This is a simple text response for testing."
+    assert result["contents"] == ["text", "image", "resource"]
+    assert result["structured"] == {"city": "Paris", "degrees": 21.5}
+    assert result["tool says no"]["isError"] is True
+    assert result.error("unknown tool")["code"] == -32602
+    assert result["fifty calls"] == [at + 2 if at % 2 else at * 2 for at in range(50)]
     steps = [[done, 100, f"Completed step {done} of 100"] for done in (0, 50, 100)]
     # On stdio the TypeScript SDK drops a progress that it reads in one piece with the result.
     heard = [steps] if transport == "http" else [steps, steps[:-1]]
-    assert said["progress"] in [["Completed all steps.", one] for one in heard]
-    assert said["logs"] == ["info", "warning", "error"]
-    assert json.loads(said["read"][0]["text"])["id"] == "123"
-    assert said["prompt"][0]["content"]["text"] == "Prompt with arguments: arg1='hello', arg2='world'"
-    assert said["complete"] == ["paris", "park", "party"]
-    assert said["sampling"] == ["LLM response: Paris", "What is the capital of France?"]
-    assert said["roots"] == "1 roots: file:///project"
-    assert said["refusal"] == "User response: action=decline, content=None"
-    assert said["three questions"] == "Paris Alice, you have 1 roots."
-    assert said["two rounds"] == "Alice likes blue."
+    assert result["progress"] in [["Completed all steps.", item] for item in heard]
+    assert result["logs"] == ["info", "warning", "error"]
+    assert json.loads(result["read"][0]["text"])["id"] == "123"
+    assert result["prompt"][0]["content"]["text"] == "Prompt with arguments: arg1='hello', arg2='world'"
+    assert result["complete"] == ["paris", "park", "party"]
+    assert result["sampling"] == ["LLM response: Paris", "What is the capital of France?"]
+    assert result["roots"] == "1 roots: file:///project"
+    assert result["refusal"] == "User response: action=decline, content=None"
+    assert result["three questions"] == "Paris Alice, you have 1 roots."
+    assert result["two rounds"] == "Alice likes blue."
 
 
 @pytest.mark.parametrize(("transport", "era", "behind"), [("http", "modern", ERAS[0]), ("stdio", "legacy", ERAS[1])])

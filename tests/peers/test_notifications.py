@@ -41,7 +41,7 @@ async def test_subscriber_is_notified_until_it_unsubscribes(connect):
         # Notices come in the order in which things happened, so this one would be the later.
         await peer.call("grow")
         await peer.heard.wait_for(lambda: peer.heard.of("tools/list_changed"))
-        assert [str(one.params.uri) for one in peer.heard.of("resources/updated")] == ["notes://today"]
+        assert [str(item.params.uri) for item in peer.heard.of("resources/updated")] == ["notes://today"]
 
 
 @pytest.mark.revisions(since="2026-07-28")
@@ -58,7 +58,7 @@ async def test_listener_is_notified_of_its_resources_until_it_stops(connect):
             await peer.call("grow")
             async with asyncio.timeout(10):
                 assert type(await anext(events)).__name__ == "ToolsListChanged"
-        assert [str(one.params.uri) for one in peer.heard.of("resources/updated")] == ["notes://today"]
+        assert [str(item.params.uri) for item in peer.heard.of("resources/updated")] == ["notes://today"]
 
 
 @pytest.mark.revisions(since="2026-07-28")

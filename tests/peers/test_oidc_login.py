@@ -45,8 +45,8 @@ async def official(url: str, storage: MemoryTokens, visit: Visitor, mode: str) -
         came_back = await visit(page)
 
     async def callback() -> AuthorizationCodeResult:
-        said = {name: values[0] for name, values in parse_qs(urlsplit(came_back).query).items()}
-        return AuthorizationCodeResult(code=said["code"], state=said.get("state"), iss=said.get("iss"))
+        message = {name: values[0] for name, values in parse_qs(urlsplit(came_back).query).items()}
+        return AuthorizationCodeResult(code=message["code"], state=message.get("state"), iss=message.get("iss"))
 
     metadata = OAuthClientMetadata(redirect_uris=[REDIRECT_URI], client_name="official")  # type: ignore[list-item]
     auth = OAuthClientProvider(url, metadata, storage, show, callback)
@@ -106,7 +106,7 @@ class Typescript:
             stderr=asyncio.subprocess.PIPE,
             env=node.environment(),
         )
-        said: list[Any] = []
+        messages: list[Any] = []
         try:
             assert process.stdout is not None and process.stdin is not None and process.stderr is not None
             async with asyncio.timeout(SECONDS):
@@ -115,22 +115,22 @@ class Typescript:
                     if "visit" in message:
                         process.stdin.write(f"{await visit(message['visit'])}\n".encode())
                     else:
-                        said.append(message)
+                        messages.append(message)
                 problem = (await process.stderr.read()).decode()
                 assert await process.wait() == 0, problem
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        return said
+        return messages
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
 async def test_typescript_clients_log_in_step_up_and_renew(issuer: str, version: str, tmp_path: Path) -> None:
     async with served(notes(issuer)) as url:
         visit = Visitor()
-        said = await Typescript(url, version, tmp_path).run(visit)
-        assert said == [
+        result = await Typescript(url, version, tmp_path).run(visit)
+        assert result == [
             {"who": "anna notes:read"},
             {"write": "wrote hello"},
             {"who": "anna notes:read notes:write"},

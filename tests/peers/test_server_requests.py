@@ -7,9 +7,9 @@ async def test_tool_asks_the_client_s_model(connect):
     async with connect() as peer:
         result = await peer.call("test_sampling", {"prompt": "What is the capital of France?"})
         assert result.content[0].text == "LLM response: Paris"
-        (asked,) = peer.person.asked
-        assert asked.messages[0].content.text == "What is the capital of France?"
-        assert asked.max_tokens == 100
+        (request,) = peer.person.asked
+        assert request.messages[0].content.text == "What is the capital of France?"
+        assert request.max_tokens == 100
 
 
 async def test_tool_asks_for_the_roots(connect):
@@ -24,9 +24,9 @@ async def test_tool_asks_the_user_with_a_form(connect):
         peer.person.content = {"username": "alice", "email": "alice@example.com"}
         result = await peer.call("test_elicitation", {"message": "Who are you?"})
         assert "User(username='alice', email='alice@example.com')" in result.content[0].text
-        (asked,) = peer.person.asked
-        assert asked.message == "Who are you?"
-        assert asked.requested_schema["required"] == ["username", "email"]
+        (request,) = peer.person.asked
+        assert request.message == "Who are you?"
+        assert request.requested_schema["required"] == ["username", "email"]
 
 
 @pytest.mark.revisions(since="2025-06-18")
@@ -60,8 +60,8 @@ async def test_tool_sends_the_user_to_a_page(connect):
     async with connect("small") as peer:
         result = await peer.call("visit")
         assert result.content[0].text == "accept"
-        (asked,) = peer.person.asked
-        assert (asked.mode, asked.url) == ("url", "https://example.com/sign-in")
+        (request,) = peer.person.asked
+        assert (request.mode, request.url) == ("url", "https://example.com/sign-in")
 
 
 @pytest.mark.revisions(until="2025-06-18")
@@ -97,15 +97,15 @@ async def test_second_elicitation_does_not_repeat_the_first(connect):
         peer.person.content = {"name": "Alice", "color": "blue"}
         result = await peer.call("test_input_required_result_multi_round")
         assert result.content[0].text == "Alice likes blue."
-        assert [one.message[:6] for one in peer.person.asked] == ["Step 1", "Step 2"]
+        assert [item.message[:6] for item in peer.person.asked] == ["Step 1", "Step 2"]
 
 
 @pytest.mark.revisions(since="2025-06-18")
 async def test_prompt_elicits_before_rendering(connect):
     async with connect() as peer:
         peer.person.content = {"context": "a holiday"}
-        (said,) = (await peer.prompt("test_input_required_result_prompt")).messages
-        assert said.content.text == "Use this context: a holiday"
+        (message,) = (await peer.prompt("test_input_required_result_prompt")).messages
+        assert message.content.text == "Use this context: a holiday"
 
 
 async def test_server_does_not_request_undeclared_client_capabilities(connect):

@@ -125,7 +125,7 @@ def test_fifty_concurrent_calls_each_get_their_own_result(said):
 def test_progress_is_reported(said):
     steps = [[done, 100, f"Completed step {done} of 100"] for done in (0, 50, 100)]
     # On stdio the SDK drops a progress that it reads in one piece with the result.
-    assert said["progress"] in [["Completed all steps.", one] for one in (steps, steps[:-1])]
+    assert said["progress"] in [["Completed all steps.", item] for item in (steps, steps[:-1])]
 
 
 def test_log_messages_start_at_the_requested_level(said):
@@ -174,9 +174,9 @@ def test_tool_asks_the_user_from_2025_06_18_on(leg, said):
         assert said["three questions"] == "Paris Alice, you have 1 roots."
         assert said["two rounds"] == "Alice likes blue."
     else:
-        answer, asked = said["elicitation"]
+        answer, request = said["elicitation"]
         assert "that the client does not support: elicitation" in answer
-        assert asked is None
+        assert request is None
 
 
 def test_client_is_notified_of_changes_until_it_unsubscribes(said):

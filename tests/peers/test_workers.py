@@ -45,18 +45,18 @@ def running(*words: str, begins: int = 0, **env: str) -> Iterator[str]:
     assert process.stderr is not None
     too_long = threading.Timer(TIMEOUT_SECONDS, process.kill)
     too_long.start()
-    found = None
+    match = None
     for line in process.stderr:
-        found = SAID.search(line) or found
+        match = SAID.search(line) or match
         begins -= "startup complete" in line
-        if found and begins <= 0:
+        if match and begins <= 0:
             break
     too_long.cancel()
     listener = threading.Thread(target=process.stderr.read)
     listener.start()
     try:
-        assert found is not None
-        yield f"{found[1]}/mcp"
+        assert match is not None
+        yield f"{match[1]}/mcp"
     finally:
         process.terminate()
         process.wait(TIMEOUT_SECONDS)

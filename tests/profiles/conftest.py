@@ -22,15 +22,15 @@ class Spoken:
     async def line(self) -> str:
         """The next line of standard output."""
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            said: bytes = await self.child.process.stdout.readline()
-        return said.decode()
+            output: bytes = await self.child.process.stdout.readline()
+        return output.decode()
 
     async def exchange(self, line: str) -> str:
         """What one line is answered with: one line, without its end."""
         self.child.send_bytes(line.encode())
-        said = await self.line()
-        assert said.endswith("\n")
-        return said[:-1]
+        result = await self.line()
+        assert result.endswith("\n")
+        return result[:-1]
 
     async def request(self, message: dict[str, Any]) -> Any:
         """The answer to a message of a document. What comes before it is put aside."""
@@ -54,10 +54,10 @@ class Spoken:
     async def heard(self, method: str) -> Any:
         """The next message of this kind that the server sends of its own accord."""
         while True:
-            for one in self.child.other_messages:
-                if one.get("method") == method:
-                    self.child.other_messages.remove(one)
-                    return one
+            for other_message in self.child.other_messages:
+                if other_message.get("method") == method:
+                    self.child.other_messages.remove(other_message)
+                    return other_message
             self.child.other_messages.append(await self.child.receive())
 
     async def open(self, revision: str, capabilities: Any = None) -> Any:

@@ -34,8 +34,8 @@ def read(uri: str) -> dict[str, Any]:
         # As its document has it, without the address that the protocol wants.
         contents = {"type": "text", "text": "Pharo 13.0"}
     elif uri.removeprefix(CLASS) in CLASSES:
-        found = {"name": uri.removeprefix(CLASS), "superclass": CLASSES[uri.removeprefix(CLASS)]}
-        contents = {"uri": uri, "mimeType": "application/json", "text": json.dumps(found)}
+        results = {"name": uri.removeprefix(CLASS), "superclass": CLASSES[uri.removeprefix(CLASS)]}
+        contents = {"uri": uri, "mimeType": "application/json", "text": json.dumps(results)}
     else:
         raise Invalid(f"Resource not found: {uri}")
     return {"contents": [contents]}
@@ -77,15 +77,18 @@ def answer(method: str, params: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     for line in sys.stdin:
-        asked = json.loads(line)
-        if "id" not in asked:
+        data = json.loads(line)
+        if "id" not in data:
             continue
-        said = {"jsonrpc": "2.0", "id": asked["id"]}
+        message = {"jsonrpc": "2.0", "id": data["id"]}
         try:
-            said["result"] = answer(asked["method"], asked.get("params") or {})
+            message["result"] = answer(data["method"], data.get("params") or {})
         except (NoSuchMethod, Invalid) as refusal:
-            said["error"] = {"code": -32601 if isinstance(refusal, NoSuchMethod) else -32602, "message": str(refusal)}
-        print(json.dumps(said), flush=True)
+            message["error"] = {
+                "code": -32601 if isinstance(refusal, NoSuchMethod) else -32602,
+                "message": str(refusal),
+            }
+        print(json.dumps(message), flush=True)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ async def test_eight_tools_are_listed_with_closed_schemas(bossman: Any) -> None:
         schema = tool["inputSchema"]
         assert (schema["type"], schema["additionalProperties"]) == ("object", False)
         assert tool["description"]
-        assert all(one["description"] for one in schema["properties"].values())
+        assert all(item["description"] for item in schema["properties"].values())
         assert tool["name"] == "list_tasks" or schema["required"]
     create = tools["create_task"]["inputSchema"]
     assert create["required"] == ["description"]
@@ -119,8 +119,8 @@ async def test_task_is_created_and_found_again(bossman: Any) -> None:
     assert task["id"].startswith("task_")
     assert (task["description"], task["status"]) == ("Fix parser bug", "pending")
     for name in ("get_task", "tasks.get_task", "tasks_get_task"):
-        found = await bossman.call(name, id=task["id"])
-        assert json.loads(found["result"]["content"][0]["text"])["description"] == "Fix parser bug"
+        response = await bossman.call(name, id=task["id"])
+        assert json.loads(response["result"]["content"][0]["text"])["description"] == "Fix parser bug"
 
 
 async def test_missing_task_is_an_execution_error(bossman: Any) -> None:
@@ -178,9 +178,9 @@ async def test_status_changes_are_logged_once_a_level_is_set(bossman: Any) -> No
     assert (await bossman.child.request("logging/setLevel", {"level": "info"}))["result"] == {}
     made = json.loads((await bossman.call("create_task", description="x"))["result"]["content"][0]["text"])
     line = await bossman.exchange(calling("update_task", 4, id=made["id"], status="completed"))
-    told = json.loads(line)
-    assert told["method"] == "notifications/message"
-    assert told["params"]["data"] == f"{made['id']} changed from pending to completed"
+    data = json.loads(line)
+    assert data["method"] == "notifications/message"
+    assert data["params"]["data"] == f"{made['id']} changed from pending to completed"
 
 
 async def test_tools_of_the_service_that_bossman_has_not_are_missing(bossman: Any) -> None:
@@ -196,8 +196,8 @@ async def test_batch_is_answered_as_one(bossman: Any) -> None:
     answers = {answer["id"]: answer["result"] for answer in json.loads(await bossman.exchange(line))}
     assert {tool["name"] for tool in answers[1]["tools"]} == EIGHT
     assert answers[2] == {}
-    one = json.loads(await bossman.exchange('[{"jsonrpc":"2.0","id":9,"method":"ping"}]'))
-    assert one == [{"jsonrpc": "2.0", "id": 9, "result": {}}]
+    data = json.loads(await bossman.exchange('[{"jsonrpc":"2.0","id":9,"method":"ping"}]'))
+    assert data == [{"jsonrpc": "2.0", "id": 9, "result": {}}]
     # Nothing is said to what asks for nothing.
     bossman.child.send_bytes(b'[{"jsonrpc":"2.0","method":"notifications/initialized"}]')
     assert await bossman.exchange(PING) == PONG
@@ -206,8 +206,8 @@ async def test_batch_is_answered_as_one(bossman: Any) -> None:
 
 async def test_ids_keep_their_type(bossman: Any) -> None:
     for id in ('"1"', "1", '"abc"', "-3"):
-        said = await bossman.exchange(f'{{"jsonrpc":"2.0","id":{id},"method":"ping"}}')
-        assert said == f'{{"jsonrpc":"2.0","id":{id},"result":{{}}}}'
+        response = await bossman.exchange(f'{{"jsonrpc":"2.0","id":{id},"method":"ping"}}')
+        assert response == f'{{"jsonrpc":"2.0","id":{id},"result":{{}}}}'
     refused = json.loads(await bossman.exchange('{"jsonrpc":"2.0","id":null,"method":"ping"}'))
     assert (refused["id"], refused["error"]["code"]) == (None, -32600)
 
@@ -264,7 +264,7 @@ async def test_cancelled_call_gets_no_response(bossman: Any, tmp_path: Path) -> 
             assert "Kept" in kept["result"]["content"][0]["text"]
     answer = json.loads(await bossman.exchange(calling("list_tasks", 4)))
     listed = json.loads(answer["result"]["content"][0]["text"])
-    assert [one["description"] for one in listed["tasks"]] == ["Kept"] * ROUNDS
+    assert [task["description"] for task in listed["tasks"]] == ["Kept"] * ROUNDS
     assert (await bossman.end())[:2] == (0, "")
 
 
@@ -279,7 +279,7 @@ async def test_late_cancellation_is_ignored(bossman: Any) -> None:
         answer = json.loads(await bossman.line())
         answered.append(json.loads(answer["result"]["content"][0]["text"])["description"])
     listed = await bossman.call("list_tasks")
-    stored = {one["description"] for one in json.loads(listed["result"]["content"][0]["text"])["tasks"]}
+    stored = {task["description"] for task in json.loads(listed["result"]["content"][0]["text"])["tasks"]}
     assert set(answered) <= stored
 
 
@@ -306,16 +306,16 @@ def test_over_http_tools_wait_for_the_end_of_the_handshake() -> None:
 @pytest.mark.parametrize("id", ["1.5", "1e3", "true", "[]", "{}"])
 async def test_id_is_a_string_or_an_integer(bossman: Any, id: str) -> None:
     """docs/decisions/strict-json.md says why fractions are refused."""
-    said = json.loads(await bossman.exchange(f'{{"jsonrpc":"2.0","id":{id},"method":"ping"}}'))
-    assert (said["id"], said["error"]["code"]) == (None, -32600)
-    assert said["error"]["message"] == "Invalid request: id must be a string or an integer"
+    data = json.loads(await bossman.exchange(f'{{"jsonrpc":"2.0","id":{id},"method":"ping"}}'))
+    assert (data["id"], data["error"]["code"]) == (None, -32600)
+    assert data["error"]["message"] == "Invalid request: id must be a string or an integer"
 
 
 async def test_standard_output_has_nothing_but_messages(serve: Serve) -> None:
     child = await serve("bossman")
     assert await child.exchange(INITIALIZE) == OPENED
     child.notify("notifications/initialized")
-    said = [await child.exchange(line) for line in (PING, calling("create_task", description="a"), "{")]
-    assert [json.loads(line)["jsonrpc"] for line in said] == ["2.0"] * 3
+    messages = [await child.exchange(line) for line in (PING, calling("create_task", description="a"), "{")]
+    assert [json.loads(line)["jsonrpc"] for line in messages] == ["2.0"] * 3
     status, out, _ = await child.end()
     assert (status, out) == (0, "")

@@ -321,8 +321,8 @@ async def test_tool_text_is_not_rewritten_as_a_tool_name(plain_words: Any) -> No
 
 async def test_failure_has_details_and_explanation(plain_words: Any) -> None:
     refused = (await plain_words.call("my_module.number", value=""))["result"]
-    said = {"parameter": "value", "provided_value": "", "constraint": "non-empty string"}
-    assert refused["error"]["error_details"].items() >= said.items()
+    message = {"parameter": "value", "provided_value": "", "constraint": "non-empty string"}
+    assert refused["error"]["error_details"].items() >= message.items()
     failed = (await plain_words.call("my_module.look_up"))["result"]
     assert (failed["error"]["error_details"], failed["explanation"]) == ("none", "there is no number")
 
@@ -343,8 +343,8 @@ async def test_invalid_argument_error_has_its_value(plain_words: Any, arguments:
 
 @pytest.mark.parametrize("params", [None, {}, {"name": 5}, {"name": None}])
 async def test_call_without_tool_name_is_rejected(plain_words: Any, params: Any) -> None:
-    said = {} if params is None else {"params": params}
-    answer = await plain_words.request({"jsonrpc": "2.0", "id": 7, "method": "tools/call", **said})
+    message = {} if params is None else {"params": params}
+    answer = await plain_words.request({"jsonrpc": "2.0", "id": 7, "method": "tools/call", **message})
     assert answer["error"]["code"] == -32602
 
 
@@ -379,15 +379,17 @@ def limited() -> Server:
     async def inside() -> str:
         return "here"
 
-    said = settings.merge_settings({"compat": {"target": {"dotted_names": True, "rate_limit": 0.001, "rate_burst": 2}}})
-    assembly.apply_compat(server, said)
+    result = settings.merge_settings(
+        {"compat": {"target": {"dotted_names": True, "rate_limit": 0.001, "rate_burst": 2}}}
+    )
+    assembly.apply_compat(server, result)
     return server
 
 
 async def test_calls_that_reach_outside_are_held_back() -> None:
     async with Client(limited()) as client:
         results = [await call(client, MCPToolCall(tool_name="mine.outside", arguments={})) for _ in range(3)]
-        assert [one.status for one in results] == ["success", "success", "failure"]
+        assert [result.status for result in results] == ["success", "success", "failure"]
         error = results[-1].error
         assert error is not None and error.error_type == "ApiLimitExceeded"
         assert isinstance(error.error_details, dict) and error.error_details["retry_after"] > 0
@@ -408,8 +410,8 @@ async def test_all_versions_of_a_tool_are_dressed() -> None:
     assembly.apply_compat(server, settings.merge_settings({"compat": {"target": {"dotted_names": True}}}))
     async with Client(server) as client:
         assert [tool.name for tool in await client.list_tools()] == ["mine.look", "mine.other"]
-        said = [(await client.call_tool(name, {})).text for name in ("mine.look", "look", "mine.look@1.0.0")]
-    assert said == ["2.0.0", "2.0.0", "1.0.0"]
+        messages = [(await client.call_tool(name, {})).text for name in ("mine.look", "look", "mine.look@1.0.0")]
+    assert messages == ["2.0.0", "2.0.0", "1.0.0"]
 
 
 def test_profile_without_a_target_section_is_rejected_for_other_servers() -> None:

@@ -26,8 +26,8 @@ SAMPLES = [
 def test_sample_matches_the_printed_output(line: str, printed: str) -> None:
     command, _, cut = line.partition(" | head -")
     words = [sys.executable, "-m", *command.split()]
-    shown = subprocess.run(words, capture_output=True, text=True, timeout=30, cwd=ROOT).stdout.splitlines(True)
-    assert "".join(shown[: int(cut)] if cut else shown) == printed
+    output = subprocess.run(words, capture_output=True, text=True, timeout=30, cwd=ROOT).stdout.splitlines(True)
+    assert "".join(output[: int(cut)] if cut else output) == printed
 
 
 def test_samples_exist() -> None:
@@ -46,9 +46,9 @@ def test_every_setting_is_explained() -> None:
 
 
 def test_configuration_on_the_page_is_one(tmp_path: Path) -> None:
-    found = re.search(r"^\$ cat loud.toml\n(.*?)^\$ ", PAGE, re.DOTALL | re.MULTILINE)
-    assert found is not None
-    (tmp_path / "loud.toml").write_text(found[1])
+    match = re.search(r"^\$ cat loud.toml\n(.*?)^\$ ", PAGE, re.DOTALL | re.MULTILINE)
+    assert match is not None
+    (tmp_path / "loud.toml").write_text(match[1])
     command = [sys.executable, "-m", "portico", "serve", "--profile", "subcog", "--config", str(tmp_path / "loud.toml")]
     done = subprocess.run(
         [*command, "--data", str(tmp_path)],

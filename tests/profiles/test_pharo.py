@@ -52,10 +52,10 @@ async def test_handshake_is_the_documented_one(serve: Serve) -> None:
 
 async def test_evaluate_answers_to_the_letter(pharo: Any) -> None:
     """A success says nothing of errors."""
-    said = await pharo.exchange(
+    response = await pharo.exchange(
         '{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"evaluate","arguments":{"expression":"3 + 4"}}}'
     )
-    assert said == '{"jsonrpc":"2.0","id":4,"result":{"content":[{"type":"text","text":"7"}]}}'
+    assert response == '{"jsonrpc":"2.0","id":4,"result":{"content":[{"type":"text","text":"7"}]}}'
 
 
 async def test_expression_that_fails_is_an_error_result(pharo: Any) -> None:
@@ -77,19 +77,19 @@ async def test_tools_have_names_of_one_kind(pharo: Any) -> None:
 
 @pytest.mark.parametrize("name", ["class-details", "class_details", "live.class_details", "live_class_details"])
 async def test_our_own_names_can_still_be_called(pharo: Any, name: str) -> None:
-    found = json.loads((await pharo.call(name, className="bool"))["result"]["content"][0]["text"])
-    assert (found["name"], found["superclass"]) == ("bool", "int")
+    data = json.loads((await pharo.call(name, className="bool"))["result"]["content"][0]["text"])
+    assert (data["name"], data["superclass"]) == ("bool", "int")
 
 
 async def test_resources_are_listed_under_the_schemes_of_pharo(pharo: Any) -> None:
     listed = (await pharo.result("resources/list"))["resources"]
-    assert all(one["uri"].startswith("pharo://") for one in listed)
-    (version,) = (one for one in listed if one["uri"] == "pharo://system/version")
+    assert all(template["uri"].startswith("pharo://") for template in listed)
+    (version,) = (template for template in listed if template["uri"] == "pharo://system/version")
     assert (version["name"], version["mimeType"]) == ("System Version", "text/plain")
     assert version["description"]
     templates = (await pharo.result("resources/templates/list"))["resourceTemplates"]
-    assert all(one["uriTemplate"].startswith("pharo://") for one in templates)
-    (details,) = (one for one in templates if one["uriTemplate"] == "pharo://class/{className}")
+    assert all(template["uriTemplate"].startswith("pharo://") for template in templates)
+    (details,) = (template for template in templates if template["uriTemplate"] == "pharo://class/{className}")
     assert (details["name"], details["mimeType"]) == ("Class Details", "application/json")
 
 
@@ -112,21 +112,23 @@ async def test_later_revisions_know_no_type_of_contents(serve: Serve, revision: 
 
 async def test_class_is_read_through_its_template(pharo: Any) -> None:
     (contents,) = (await pharo.result("resources/read", {"uri": "pharo://class/bool"}))["contents"]
-    found = json.loads(contents["text"])
-    assert (found["name"], found["superclass"]) == ("bool", "int")
-    assert found.keys() >= {"fields", "instanceVariables", "methods"}
+    data = json.loads(contents["text"])
+    assert (data["name"], data["superclass"]) == ("bool", "int")
+    assert data.keys() >= {"fields", "instanceVariables", "methods"}
     answer = await pharo.child.request("resources/read", {"uri": "pharo://class/NoSuchClass"})
     assert answer["error"]["code"] == -32002
 
 
 async def test_prompts_are_the_documented_ones(pharo: Any) -> None:
-    prompts = {one["name"]: one for one in (await pharo.result("prompts/list"))["prompts"]}
+    prompts = {prompt["name"]: prompt for prompt in (await pharo.result("prompts/list"))["prompts"]}
     assert {"name": "className", "description": "The class to review", "required": True} in (
         prompts["review-class"]["arguments"]
     )
-    said = await pharo.result("prompts/get", {"name": "review-class", "arguments": {"className": "OrderedCollection"}})
-    assert said["description"] == "Code review for OrderedCollection"
-    (message,) = said["messages"]
+    result = await pharo.result(
+        "prompts/get", {"name": "review-class", "arguments": {"className": "OrderedCollection"}}
+    )
+    assert result["description"] == "Code review for OrderedCollection"
+    (message,) = result["messages"]
     assert (message["role"], message["content"]["type"]) == ("user", "text")
     assert message["content"]["text"].startswith("Please review the class OrderedCollection.")
     assert "class-details" in message["content"]["text"]
@@ -146,8 +148,8 @@ async def test_mistakes_have_their_codes_and_ids(pharo: Any) -> None:
 
 async def test_image_is_changed_in_place_and_saved(pharo: Any) -> None:
     await pharo.call("evaluate", expression="class Account:\n    def pay(self): return 1\naccount = Account()")
-    told = await pharo.call("define-method", className="Account", source="def pay(self): return 2")
-    assert "isError" not in told["result"]
+    response = await pharo.call("define-method", className="Account", source="def pay(self): return 2")
+    assert "isError" not in response["result"]
     patch = (await pharo.call("list-changes"))["result"]["content"][0]["text"]
     assert patch.startswith("--- /dev/null\n+++ b/Account.py\n")
     assert patch.endswith("+    def pay(self): return 2\n")
@@ -159,9 +161,9 @@ async def test_image_is_changed_in_place_and_saved(pharo: Any) -> None:
 
 
 async def test_completion_and_change_notifications_can_be_enabled(serve: Serve, tmp_path: Path) -> None:
-    found = re.search(r"^\$ cat watched.toml\n(.*?)^\$ ", PAGE, re.DOTALL | re.MULTILINE)
-    assert found is not None
-    (tmp_path / "watched.toml").write_text(found[1])
+    match = re.search(r"^\$ cat watched.toml\n(.*?)^\$ ", PAGE, re.DOTALL | re.MULTILINE)
+    assert match is not None
+    (tmp_path / "watched.toml").write_text(match[1])
     child = await serve("pharo", "--config", tmp_path / "watched.toml")
     hello = await child.open("2025-11-25")
     assert hello["capabilities"]["resources"] == {"subscribe": True, "listChanged": False}
@@ -218,9 +220,9 @@ async def test_every_message_is_json_rpc_and_every_mistake_has_its_code(pharo: A
         ('{"jsonrpc":"2.0","id":8,"method":"nothing"}', 8, -32601),
         ('{"jsonrpc":"2.0","id":9,"method":"resources/read","params":{}}', 9, -32602),
     ]:
-        said = json.loads(await pharo.exchange(line))
-        assert said["jsonrpc"] == "2.0"
-        assert (said.get("id"), said["error"]["code"]) == (id, code)
+        data = json.loads(await pharo.exchange(line))
+        assert data["jsonrpc"] == "2.0"
+        assert (data.get("id"), data["error"]["code"]) == (id, code)
 
 
 async def test_resource_that_fails_is_the_server_s_failure(serve: Serve, tmp_path: Path) -> None:

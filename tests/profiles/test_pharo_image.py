@@ -21,10 +21,10 @@ REVISIONS = ["2025-03-26", "2025-11-25"]
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     """The file on the page, with the image of the tests in place of Pharo's."""
-    found = re.search(r"^```toml\n(\[gateway\]\n.*?pharo.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-    assert found is not None
+    match = re.search(r"^```toml\n(\[gateway\]\n.*?pharo.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    assert match is not None
     command = json.dumps([sys.executable, str(HERE / "image.py")])
-    text, count = re.subn(r"command = .*", lambda _: f"command = {command}", found[1])
+    text, count = re.subn(r"command = .*", lambda _: f"command = {command}", match[1])
     assert count == 1
     path = tmp_path / "image.toml"
     path.write_text(text)
@@ -43,7 +43,7 @@ async def test_image_tools_have_profile_names(spawn: Callable[..., Any], program
         assert "error" not in answer, answer
         return answer["result"]
 
-    assert [one["name"] for one in (await result("tools/list"))["tools"]] == ["evaluate"]
+    assert [tool["name"] for tool in (await result("tools/list"))["tools"]] == ["evaluate"]
     said = await result("tools/call", name="evaluate", arguments={"expression": "OrderedCollection new"})
     assert said["content"] == [{"type": "text", "text": "an OrderedCollection()"}]
     said = await result("tools/call", name="evaluate", arguments={"expression": "nil foo"})

@@ -110,9 +110,9 @@ async def test_command_line_goes_before_the_configuration_and_that_before_the_pr
 
 
 def test_how_much_of_a_service_is_offered_is_reported_on_the_command_line(place: ServiceEnvironment) -> None:
-    said = settings.merge_settings({"services": {"memory": {"tools": "default"}}})
+    result = settings.merge_settings({"services": {"memory": {"tools": "default"}}})
     names = [
-        {tool.name for tool in assembly.build_server([one], said, place).tools} for one in ("memory", "memory:all")
+        {tool.name for tool in assembly.build_server([item], result, place).tools} for item in ("memory", "memory:all")
     ]
     assert names[0] < names[1]
 
@@ -134,8 +134,8 @@ async def test_custom_profile_is_selected_by_path(serve: Serve, tmp_path: Path) 
     assert list(await child.tools()) == ["run"]
     assert (await child.call("evaluate", expression="1"))["result"]["content"][0]["text"] == "1"
     for scheme in ("mine", "python", "pharo"):
-        said = await child.result("resources/read", {"uri": f"{scheme}://system/version"})
-        assert said["contents"][0]["text"].startswith("Python ")
+        result = await child.result("resources/read", {"uri": f"{scheme}://system/version"})
+        assert result["contents"][0]["text"].startswith("Python ")
 
 
 # What a file may say
@@ -169,14 +169,16 @@ def test_invalid_settings_are_rejected_with_file_and_key(tmp_path: Path, text: s
 def test_tables_are_put_together_and_all_else_is_replaced() -> None:
     below = {"server": {"capabilities": {"tools": {"listChanged": False}, "logging": {}}}, "serve": {"services": ["a"]}}
     above = {"server": {"capabilities": {"tools": {"x": 1}, "logging": False}}, "serve": {"services": ["b"]}}
-    found = settings.merge_settings(below, above)
-    assert found.server.capabilities == {"tools": {"listChanged": False, "x": 1}, "logging": False}
-    assert found.serve.services == ["b"]
+    result = settings.merge_settings(below, above)
+    assert result.server.capabilities == {"tools": {"listChanged": False, "x": 1}, "logging": False}
+    assert result.serve.services == ["b"]
 
 
 async def test_capability_can_be_taken_away(place: ServiceEnvironment, connect: Connect) -> None:
-    said = settings.merge_settings({"server": {"capabilities": {"tools": True, "prompts": False}, "instructions": ""}})
-    wire = connect(assembly.build_server([], said, place))
+    result = settings.merge_settings(
+        {"server": {"capabilities": {"tools": True, "prompts": False}, "instructions": ""}}
+    )
+    wire = connect(assembly.build_server([], result, place))
     opened = await wire.initialize("2025-11-25")
     assert opened["capabilities"] == {"tools": {}}
     assert "instructions" not in opened
@@ -198,24 +200,24 @@ def test_only_the_names_of_the_system_are_listed(name: str, place: ServiceEnviro
     assert listed
     for tool in server.tools:
         assert not set(listed) & set(tool.aliases)
-        assert any("." in one for one in (tool.name, *tool.aliases))
+        assert any("." in resource for resource in (tool.name, *tool.aliases))
         assert all(server.registry.tool(alias) is tool for alias in tool.aliases)
     if server.capabilities.resources is not None:
-        assert len({one.uri.partition("://")[0] for one in server.resources}) == 1
+        assert len({resource.uri.partition("://")[0] for resource in server.resources}) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_descriptions_refer_only_to_existing_tools(name: str, place: ServiceEnvironment) -> None:
-    said = assembly.read_settings(name, None)
-    server = assembly.build_server(None, said, place)
+    result = assembly.read_settings(name, None)
+    server = assembly.build_server(None, result, place)
     texts = [msgspec.json.encode(tool.definition).decode() for tool in server.tools]
     if server.capabilities.resources is not None:
-        texts += [str(one.definition.description) for one in (*server.resources, *server.templates)]
+        texts += [str(item.definition.description) for item in (*server.resources, *server.templates)]
     if server.capabilities.prompts is not None:
-        texts += [str(one.definition.description) for one in server.prompts]
-    ours = {tool.name for tool in assembly.build_server(said.serve.services, settings.merge_settings(), place).tools}
+        texts += [str(item.definition.description) for item in server.prompts]
+    ours = {tool.name for tool in assembly.build_server(result.serve.services, settings.merge_settings(), place).tools}
     ours -= {tool.name for tool in server.tools}
-    mentioned = {one for one in ours for text in texts if re.search(rf"(?<![\w.]){one}\b", text)}
+    mentioned = {item for item in ours for text in texts if re.search(rf"(?<![\w.]){item}\b", text)}
     assert not mentioned
 
 
@@ -250,7 +252,8 @@ async def test_other_names_and_schemes_are_understood_and_not_listed(
         assert {"memory_capture", "evaluate"} <= tools
         assert not [name for name in tools if "subcog" in name or "." in name]
         schemes = {
-            one["uri"].partition(":")[0] for one in (await wire.request("resources/list"))["result"]["resources"]
+            resource["uri"].partition(":")[0]
+            for resource in (await wire.request("resources/list"))["result"]["resources"]
         }
         assert schemes == {"memory", "python"}
         for uri in ("subcog://help", "pharo://system/version", "subcog://project/decisions"):
@@ -259,9 +262,9 @@ async def test_other_names_and_schemes_are_understood_and_not_listed(
         missing = await wire.request("resources/read", {"uri": "pharo://nothing"})
         assert missing["error"]["data"]["uri"] == "pharo://nothing"
         for name in ("live.evaluate", "live_evaluate"):
-            said = await wire.request("tools/call", {"name": name, "arguments": {"expression": "2 + 2"}})
-            assert said["result"]["content"][0]["text"] == "4"
-            assert said["result"]["isError"] is False
+            response = await wire.request("tools/call", {"name": name, "arguments": {"expression": "2 + 2"}})
+            assert response["result"]["content"][0]["text"] == "4"
+            assert response["result"]["isError"] is False
 
 
 async def test_removing_a_service_removes_its_uri_schemes() -> None:
@@ -423,9 +426,9 @@ async def test_one_service_can_have_strict_arguments(connect: Connect, strict: b
 
 def test_schemas_can_be_plain() -> None:
     plain = next(
-        one
-        for one in adapter.adapt_components(Odd().components(), CompatSection(simple_schemas=True))
-        if isinstance(one, Tool)
+        adapt_component
+        for adapt_component in adapter.adapt_components(Odd().components(), CompatSection(simple_schemas=True))
+        if isinstance(adapt_component, Tool)
     )
     assert plain.definition.input_schema["properties"] == {
         "number": {"type": "number", "default": 1, "multipleOf": 1},

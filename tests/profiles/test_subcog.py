@@ -100,19 +100,19 @@ async def test_tools_have_the_names_of_subcog(subcog: Any) -> None:
 
 
 async def test_memory_is_captured_under_its_urn(subcog: Any) -> None:
-    said = await captured(subcog)
-    assert said["urn"] == f"subcog://project/decisions/{said['id']}"
+    result = await captured(subcog)
+    assert result["urn"] == f"subcog://project/decisions/{result['id']}"
 
 
 @pytest.mark.parametrize("name", ["memory_capture", "memory.capture", "subcog.capture"])
 async def test_other_names_can_still_be_called(subcog: Any, name: str) -> None:
     answer = await subcog.call(name, namespace="patterns", content="Ports and adapters, everywhere.")
-    said = json.loads(answer["result"]["content"][0]["text"])
-    assert said["urn"].startswith("subcog://project/patterns/")
+    data = json.loads(answer["result"]["content"][0]["text"])
+    assert data["urn"].startswith("subcog://project/patterns/")
 
 
 async def test_resources_are_listed_and_read(subcog: Any) -> None:
-    listed = {one["uri"]: one for one in (await subcog.result("resources/list"))["resources"]}
+    listed = {item["uri"]: item for item in (await subcog.result("resources/list"))["resources"]}
     assert all(uri.startswith("subcog://") for uri in listed)
     assert (listed["subcog://help"]["name"], listed["subcog://help"]["mimeType"]) == (
         "Help Documentation",
@@ -124,27 +124,27 @@ async def test_resources_are_listed_and_read(subcog: Any) -> None:
         "List project-scoped memories",
         "application/json",
     )
-    said = await captured(subcog)
+    result = await captured(subcog)
     for scheme in ("subcog", "memory"):
         uri = f"{scheme}://project/decisions"
         (contents,) = (await subcog.result("resources/read", {"uri": uri}))["contents"]
         assert (contents["uri"], contents["mimeType"]) == (uri, "application/json")
-        found = json.loads(contents["text"])
-        assert (found["count"], [one["id"] for one in found["memories"]]) == (1, [said["id"]])
+        data = json.loads(contents["text"])
+        assert (data["count"], [item["id"] for item in data["memories"]]) == (1, [result["id"]])
 
 
 async def test_prompt_guides_a_capture(subcog: Any) -> None:
-    prompts = {one["name"]: one for one in (await subcog.result("prompts/list"))["prompts"]}
+    prompts = {prompt["name"]: prompt for prompt in (await subcog.result("prompts/list"))["prompts"]}
     assert prompts["subcog_capture"] == {
         "name": "subcog_capture",
         "description": "Guided memory capture",
         "arguments": [{"name": "content", "description": "Content to capture", "required": True}],
     }
-    said = await subcog.result(
+    result = await subcog.result(
         "prompts/get", {"name": "subcog_capture", "arguments": {"content": "Important decision"}}
     )
-    assert said["description"] == "Guided memory capture"
-    (message,) = said["messages"]
+    assert result["description"] == "Guided memory capture"
+    (message,) = result["messages"]
     assert message["role"] == "user"
     assert message["content"]["text"].startswith(
         "Capture this memory:\n\nContent: Important decision\n\nSuggested namespace: decisions"
@@ -167,7 +167,7 @@ async def test_client_that_never_answers_roots_list_is_served(serve: Serve) -> N
     await child.request(INITIALIZE)
     await captured(child)
     await captured(child)
-    assert [one["method"] for one in child.child.other_messages].count("roots/list") == 1
+    assert [other_message["method"] for other_message in child.child.other_messages].count("roots/list") == 1
 
 
 # Error codes
@@ -221,10 +221,10 @@ async def test_saved_prompt_is_there_for_the_next_message(subcog: Any) -> None:
         assert "result" in await subcog.call("subcog_prompts", action="save", name="greet", content="Hello")
         got = await subcog.result("prompts/get", {"name": "greet"})
         assert got["messages"][0]["content"]["text"] == "Hello"
-        assert "greet" in {one["name"] for one in (await subcog.result("prompts/list"))["prompts"]}
+        assert "greet" in {prompt["name"] for prompt in (await subcog.result("prompts/list"))["prompts"]}
         assert "result" in await subcog.call("subcog_prompts", action="delete", name="greet")
         assert (await subcog.child.request("prompts/get", {"name": "greet"}))["error"]["code"] == -32607
-        assert "greet" not in {one["name"] for one in (await subcog.result("prompts/list"))["prompts"]}
+        assert "greet" not in {prompt["name"] for prompt in (await subcog.result("prompts/list"))["prompts"]}
 
 
 async def test_clearer_text_without_any_model_is_32606(subcog: Any) -> None:
@@ -252,8 +252,8 @@ async def test_unknown_namespace_is_an_invalid_argument_of_a_prompt_too(subcog: 
 async def test_model_that_is_needed_and_does_not_answer_is_32606(serve: Serve) -> None:
     child = await serve("subcog")
     await child.open("2024-11-05", {"sampling": {}})
-    said = await captured(child)
-    arguments = {"memory_id": said["id"], "enrich_tags": False, "enrich_structure": True}
+    result = await captured(child)
+    arguments = {"memory_id": result["id"], "enrich_tags": False, "enrich_structure": True}
     message = {"name": "subcog_enrich", "arguments": arguments}
     child.child.send({"jsonrpc": "2.0", "id": 50, "method": "tools/call", "params": message})
     question = await child.heard("sampling/createMessage")
@@ -333,42 +333,53 @@ async def test_several_requests_travel_in_one_message(subcog: Any) -> None:
 
 async def test_log_messages_are_sent_on_request(subcog: Any) -> None:
     await subcog.result("logging/setLevel", {"level": "info"})
-    said = await captured(subcog)
+    result = await captured(subcog)
     assert await subcog.heard("notifications/message") == {
         "jsonrpc": "2.0",
         "method": "notifications/message",
-        "params": {"level": "info", "logger": "subcog", "data": f"Captured memory {said['id']}"},
+        "params": {"level": "info", "logger": "subcog", "data": f"Captured memory {result['id']}"},
     }
 
 
 async def test_every_log_level_has_messages(subcog: Any) -> None:
     await subcog.result("logging/setLevel", {"level": "debug"})
-    said = await captured(subcog)
+    result = await captured(subcog)
     await subcog.call("subcog_recall", query="storage")
-    await subcog.call("subcog_get", memory_id=said["id"])
+    await subcog.call("subcog_get", memory_id=result["id"])
     await subcog.call("subcog_get", memory_id="000000000000")
     await subcog.call("subcog_capture", namespace="config", content=f"The key is {AWS_KEY}.")
     await subcog.call("subcog_sync")
-    heard = [one["params"] for one in subcog.child.other_messages if one.get("method") == "notifications/message"]
-    assert {one["logger"] for one in heard} == {"subcog"}
-    by_level = {level: [one["data"] for one in heard if one["level"] == level] for level in ("debug", "info")}
+    heard = [
+        other_message["params"]
+        for other_message in subcog.child.other_messages
+        if other_message.get("method") == "notifications/message"
+    ]
+    assert {other_message["logger"] for other_message in heard} == {"subcog"}
+    by_level = {
+        level: [other_message["data"] for other_message in heard if other_message["level"] == level]
+        for level in ("debug", "info")
+    }
     assert "Found 1" in " ".join(by_level["debug"]) and "subcog_recall called with query" in by_level["debug"]
-    assert f"Captured memory {said['id']}" in by_level["info"]
-    assert {"warning", "error"} <= {one["level"] for one in heard}
+    assert f"Captured memory {result['id']}" in by_level["info"]
+    assert {"warning", "error"} <= {other_message["level"] for other_message in heard}
     assert AWS_KEY not in json.dumps(heard) and "Use PostgreSQL" not in json.dumps(heard)
 
 
 async def test_log_level_is_honoured(subcog: Any) -> None:
     await subcog.result("logging/setLevel", {"level": "error"})
     await captured(subcog)
-    assert not [one for one in subcog.child.other_messages if one.get("method") == "notifications/message"]
+    assert not [
+        other_message
+        for other_message in subcog.child.other_messages
+        if other_message.get("method") == "notifications/message"
+    ]
 
 
 async def test_client_with_a_model_is_requested_tags(serve: Serve) -> None:
     child = await serve("subcog")
     await child.open("2024-11-05", {"sampling": {}})
-    said = await captured(child)
-    enrich = {"name": "subcog_enrich", "arguments": {"memory_id": said["id"]}}
+    result = await captured(child)
+    enrich = {"name": "subcog_enrich", "arguments": {"memory_id": result["id"]}}
     child.child.send({"jsonrpc": "2.0", "id": 50, "method": "tools/call", "params": enrich})
     question = await child.heard("sampling/createMessage")
     assert question["params"]["maxTokens"] > 0
@@ -384,11 +395,11 @@ async def test_client_with_a_model_is_requested_tags(serve: Serve) -> None:
 async def test_client_model_classifies_the_intent_of_a_query(serve: Serve) -> None:
     child = await serve("subcog")
     await child.open("2024-11-05", {"sampling": {}})
-    asked = {
+    request = {
         "tools/call": {"name": "subcog_intent", "arguments": {"query": "The build"}},
         "prompts/get": {"name": "intent_search", "arguments": {"query": "The build"}},
     }
-    for id, (method, params) in enumerate(asked.items(), 50):
+    for id, (method, params) in enumerate(request.items(), 50):
         child.child.send({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
         question = await child.heard("sampling/createMessage")
         assert "The build" in question["params"]["messages"][0]["content"]["text"]
@@ -406,8 +417,8 @@ async def test_additional_subcog_tools_are_offered(subcog: Any) -> None:
 
 
 async def test_without_a_model_rules_do(subcog: Any) -> None:
-    said = await captured(subcog)
-    enriched = json.loads((await subcog.call("subcog_enrich", memory_id=said["id"]))["result"]["content"][0]["text"])
+    result = await captured(subcog)
+    enriched = json.loads((await subcog.call("subcog_enrich", memory_id=result["id"]))["result"]["content"][0]["text"])
     assert enriched["by"] not in ("client", "provider")
 
 
@@ -418,9 +429,13 @@ async def test_lists_change_in_silence(subcog: Any) -> None:
     async with asyncio.timeout(TIMEOUT_SECONDS):
         while len(listed) == len(before):
             listed = (await subcog.result("resources/list"))["resources"]
-    assert "subcog://project/decisions" in {one["uri"] for one in listed}
+    assert "subcog://project/decisions" in {other_message["uri"] for other_message in listed}
     _, rest, _ = await subcog.end()
-    assert not [one for one in subcog.child.other_messages if "list_changed" in one.get("method", "")]
+    assert not [
+        other_message
+        for other_message in subcog.child.other_messages
+        if "list_changed" in other_message.get("method", "")
+    ]
     assert "list_changed" not in rest
 
 
@@ -487,19 +502,19 @@ async def test_endpoint_is_the_root_and_health_is_health(place: str) -> None:
     status, _, listed = await fetch(place, "POST", "/", request, session)
     assert status == 200
     assert "subcog_capture" in {tool["name"] for tool in listed["result"]["tools"]}
-    _, _, said = await fetch(place, "POST", "/", CAPTURE, session)
-    assert json.loads(said["result"]["content"][0]["text"])["urn"].startswith("subcog://project/decisions/")
+    _, _, message = await fetch(place, "POST", "/", CAPTURE, session)
+    assert json.loads(message["result"]["content"][0]["text"])["urn"].startswith("subcog://project/decisions/")
     missing = {**CAPTURE, "params": {"name": "subcog_get", "arguments": {"memory_id": "000000000000"}}}
-    _, _, said = await fetch(place, "POST", "/", missing, session)
-    assert said["error"]["code"] == -32604
+    _, _, message = await fetch(place, "POST", "/", missing, session)
+    assert message["error"]["code"] == -32604
 
 
 async def test_http_errors_have_the_id_required_by_the_protocol_version(place: str) -> None:
     def post(path: str, body: bytes, **headers: str) -> tuple[int, Any]:
         connection = HTTPConnection(urlsplit(place).netloc, timeout=TIMEOUT_SECONDS)
         try:
-            said = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream", **headers}
-            connection.request("POST", path, body, said)
+            message = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream", **headers}
+            connection.request("POST", path, body, message)
             answer = connection.getresponse()
             return answer.status, json.loads(answer.read())
         finally:
@@ -514,9 +529,9 @@ async def test_http_errors_have_the_id_required_by_the_protocol_version(place: s
         (request, {"Origin": "https://example.com"}, None),
     ]
     for body, headers, id in cases:
-        _, said = await asyncio.to_thread(post, "/", body, **headers)
-        assert said["jsonrpc"] == "2.0" and said["error"]["code"] < 0
-        assert "id" in said and said["id"] in (id, None), (body, headers, said)
+        _, message = await asyncio.to_thread(post, "/", body, **headers)
+        assert message["jsonrpc"] == "2.0" and message["error"]["code"] < 0
+        assert "id" in message and message["id"] in (id, None), (body, headers, message)
     assert (await asyncio.to_thread(post, "/", b"{no JSON"))[1]["error"]["code"] == -32700
     assert (await asyncio.to_thread(post, "/", request))[1]["error"]["code"] == -32601
 
@@ -526,8 +541,8 @@ async def test_request_needs_no_handshake_before_it(place: str) -> None:
     status, session, listed = await fetch(place, "POST", "/", request)
     assert (status, session) == (200, "")
     assert "subcog_capture" in {tool["name"] for tool in listed["result"]["tools"]}
-    _, _, said = await fetch(place, "POST", "/", CAPTURE)
-    assert "isError" not in said["result"]
+    _, _, message = await fetch(place, "POST", "/", CAPTURE)
+    assert "isError" not in message["result"]
     missing = {**CAPTURE, "params": {"name": "subcog_get", "arguments": {"memory_id": "000000000000"}}}
-    _, _, said = await fetch(place, "POST", "/", missing)
-    assert said["error"]["code"] == -32604
+    _, _, message = await fetch(place, "POST", "/", missing)
+    assert message["error"]["code"] == -32604

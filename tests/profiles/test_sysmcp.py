@@ -51,7 +51,7 @@ def config(tmp_path: Path) -> Path:
         }
         for number in range(ENTRIES)
     )
-    (tmp_path / "system.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    (tmp_path / "system.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "plan.txt").write_text("The plan.\n")
     path = tmp_path / "portico.toml"
@@ -105,8 +105,8 @@ async def test_folders_are_named_on_the_command_line(serve: Serve, tmp_path: Pat
         (tmp_path / name / f"{name}.txt").write_text(name)
     child = await serve("sysmcp", "--allow-path", tmp_path / "one", "--allow-path", tmp_path / "two")
     await child.request(OPEN)
-    found = (await child.call("fs_search", fileName="*.txt"))["result"]["data"]["files"]
-    assert sorted(one["name"] for one in found) == ["one.txt", "two.txt"]
+    response = (await child.call("fs_search", fileName="*.txt"))["result"]["data"]["files"]
+    assert sorted(item["name"] for item in response) == ["one.txt", "two.txt"]
     told = (await child.call("fs_stat", path=str(tmp_path / "two" / "two.txt")))["result"]["data"]
     assert told["size"] == 3
     assert (await child.call("fs_stat", path=str(tmp_path)))["result"]["success"] is False
@@ -131,13 +131,13 @@ async def test_tool_parameters_match_the_document(sysmcp: Any) -> None:
     assert query["description"]
     schema = query["inputSchema"]
     assert (schema["type"], schema["required"]) == ("object", ["logName"])
-    kinds = {name: one["type"] for name, one in schema["properties"].items()}
+    kinds = {name: item["type"] for name, item in schema["properties"].items()}
     documented = {"logName": "string", "limit": "number", "offset": "number", "minLevel": "string", "source": "string"}
     assert documented.items() <= kinds.items()
     limit, level = schema["properties"]["limit"], schema["properties"]["minLevel"]
     assert (limit["default"], limit["maximum"], limit["multipleOf"]) == (100, 10_000, 1)
     assert set(level["enum"]) >= {"INFORMATION", "WARNING", "ERROR"}
-    assert all(one["description"] for one in schema["properties"].values())
+    assert all(item["description"] for item in schema["properties"].values())
 
 
 async def test_without_services_the_list_is_empty(serve: Serve) -> None:
@@ -171,7 +171,7 @@ async def test_pages_follow_one_another_by_offset(sysmcp: Any) -> None:
     data = (await sysmcp.call("eventlog_query", logName="System", limit=100, offset=100))["result"]["data"]
     assert (data["page"], data["nextOffset"], data["entries"][0]["message"]) == (2, 200, "Event 422")
     data = (await sysmcp.call("eventlog_query", logName="System", minLevel="ERROR", limit=2))["result"]["data"]
-    assert [one["level"] for one in data["entries"]] == ["ERROR", "ERROR"]
+    assert [entry["level"] for entry in data["entries"]] == ["ERROR", "ERROR"]
 
 
 async def test_wrong_argument_is_a_result_with_its_details(sysmcp: Any) -> None:
@@ -186,8 +186,8 @@ async def test_wrong_argument_is_a_result_with_its_details(sysmcp: Any) -> None:
     error = result["error"]
     assert (error["code"], error["message"]) == ("InvalidParams", "Invalid parameter: limit must be a number")
     assert error["details"] == {"path": "arguments.limit", "expected": "number", "received": "string"}
-    said = {"parameter": "limit", "constraint": "an integer between 1 and 10000", "provided_value": "invalid"}
-    assert (error["error_type"], error["error_details"]) == ("ValidationError", said)
+    message = {"parameter": "limit", "constraint": "an integer between 1 and 10000", "provided_value": "invalid"}
+    assert (error["error_type"], error["error_details"]) == ("ValidationError", message)
     # Nothing is broken by it.
     assert (await sysmcp.call("eventlog_query", logName="System", limit=1))["result"]["success"] is True
 
@@ -233,8 +233,8 @@ async def test_unknown_tool_has_the_name_for_it(sysmcp: Any) -> None:
 async def test_all_six_tools_do_their_work(sysmcp: Any, tmp_path: Path) -> None:
     logs = (await sysmcp.call("eventlog_list_logs"))["result"]["data"]["logs"]
     assert [log["name"] for log in logs] == ["System"]
-    found = (await sysmcp.call("fs_search", fileName="*.txt"))["result"]["data"]
-    assert [Path(one["path"]).name for one in found["files"]] == ["plan.txt"]
+    response = (await sysmcp.call("fs_search", fileName="*.txt"))["result"]["data"]
+    assert [Path(file["path"]).name for file in response["files"]] == ["plan.txt"]
     about = (await sysmcp.call("fs.stat", path=str(tmp_path / "notes" / "plan.txt")))["result"]["data"]
     assert about["size"] == 10
     # Reading alone, unless somebody says otherwise.
@@ -325,9 +325,9 @@ async def test_log_records_requests_and_standard_output_does_not(serve: Serve, c
     assert said("tool discovery") == [f"tools/list returned {len(LISTED)}: {', '.join(LISTED)}"]
     (invalid,) = said("validation error")
     assert invalid.startswith("tools/call eventlog_query: ") and "limit" in invalid
-    opened, found, refused = said("execution result")
+    opened, result, refused = said("execution result")
     assert opened.startswith("initialize returned ") and "SysMCP" in opened
-    assert found.startswith("tools/call eventlog_query returned ") and "Event 522" in found
+    assert result.startswith("tools/call eventlog_query returned ") and "Event 522" in result
     assert refused.startswith("tools/call fs_stat failed, PermissionError: ") and "outside" in refused
     assert [line.split(" took ")[0] for line in said("performance")][1:3] == ["tools/list", "tools/call eventlog_query"]
     assert "Said" not in log and "server/discover" not in log

@@ -102,15 +102,17 @@ async def test_internal_failure_is_an_internal_error_without_its_message(
 
 def test_no_part_of_it_runs_a_shell() -> None:
     """Programs are run by their arguments, one by one."""
-    found: list[str] = []
+    results: list[str] = []
     for path in sorted((ROOT / "src").rglob("*.py")):
         for node in sources.nodes(path):
             if not isinstance(node, ast.Call):
                 continue
-            shells = [one for one in node.keywords if one.arg == "shell" and getattr(one.value, "value", True)]
+            shells = [
+                keyword for keyword in node.keywords if keyword.arg == "shell" and getattr(keyword.value, "value", True)
+            ]
             if shells or (sources.called(node) in SHELLS and ast.unparse(node.func) != "platform.system"):
-                found.append(f"{path.name}:{node.lineno} {ast.unparse(node.func)}")
-    assert not found
+                results.append(f"{path.name}:{node.lineno} {ast.unparse(node.func)}")
+    assert not results
 
 
 def test_all_of_it_is_typed_strictly() -> None:

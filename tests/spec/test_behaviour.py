@@ -130,9 +130,9 @@ async def test_era_is_decided_before_the_method(connect: Connect, method: str) -
         "level": "info",
         "uri": "small://here",
     }
-    said = await connect(small()).request_stateless(method, params)
-    assert said["error"]["code"] == -32601
-    assert method in said["error"]["message"]
+    response = await connect(small()).request_stateless(method, params)
+    assert response["error"]["code"] == -32601
+    assert method in response["error"]["message"]
 
 
 @pytest.mark.requirement("modern.envelope-is-no-handshake")
@@ -236,9 +236,9 @@ async def test_session_lends_nothing_to_a_modern_request(connect: Connect) -> No
 async def test_responses_do_not_depend_on_client_info(connect: Connect) -> None:
     """A different name and version get the same bytes."""
     wire = connect(small())
-    one = await wire.request_stateless("tools/list", client={"name": "one", "version": "1"})
+    response = await wire.request_stateless("tools/list", client={"name": "one", "version": "1"})
     other = await wire.request_stateless("tools/list", client={"name": "other", "version": "2"})
-    assert one["result"] == other["result"]
+    assert response["result"] == other["result"]
 
 
 @pytest.mark.requirement("modern.client-info-optional")
@@ -251,9 +251,9 @@ async def test_client_info_is_optional(connect: Connect) -> None:
 @pytest.mark.parametrize("info", ["Ada", {"name": "c"}, {"name": 1, "version": "1"}])
 async def test_client_that_misspells_itself_is_informed(connect: Connect, info: Any) -> None:
     """Present but malformed is another matter than absent."""
-    said = await connect(small()).request_stateless("tools/list", client=info)
-    assert said["error"]["code"] == -32602
-    assert "_meta" in said["error"]["message"]
+    response = await connect(small()).request_stateless("tools/list", client=info)
+    assert response["error"]["code"] == -32602
+    assert "_meta" in response["error"]["message"]
 
 
 @pytest.mark.requirement("discover.result")
@@ -285,8 +285,8 @@ async def test_failed_tool_result_has_server_info(connect: Connect) -> None:
 @pytest.mark.requirement("modern.server-info")
 async def test_input_required_result_has_server_info(connect: Connect) -> None:
     """An input_required result is a result like any other."""
-    said = await connect(small()).request_stateless("tools/call", {"name": "book"}, capabilities=EVERYTHING)
-    assert said["result"]["_meta"][SERVER_INFO_META_KEY]["name"] == "small"
+    response = await connect(small()).request_stateless("tools/call", {"name": "book"}, capabilities=EVERYTHING)
+    assert response["result"]["_meta"][SERVER_INFO_META_KEY]["name"] == "small"
 
 
 @pytest.mark.requirement("modern.nothing-for-older-clients")
@@ -343,8 +343,8 @@ async def test_unreadable_id_is_null_where_the_schema_wants_one(connect: Connect
     wire = connect(small())
     await wire.initialize(revision)
     wire.send_bytes(b"{not json")
-    said = await wire.receive()
-    assert (said["id"], said["error"]["code"]) == (None, -32700)
+    message = await wire.receive()
+    assert (message["id"], message["error"]["code"]) == (None, -32700)
 
 
 @pytest.mark.requirement("jsonrpc.unreadable-id-absent")
@@ -353,9 +353,9 @@ async def test_unreadable_id_is_left_out_where_null_is_forbidden(connect: Connec
     wire = connect(small())
     await wire.initialize("2025-11-25")
     wire.send_bytes(b"{not json")
-    said = await wire.receive()
-    assert "id" not in said
-    assert said["error"]["code"] == -32700
+    message = await wire.receive()
+    assert "id" not in message
+    assert message["error"]["code"] == -32700
 
 
 @pytest.mark.requirement("jsonrpc.id-type")
@@ -364,9 +364,9 @@ async def test_request_with_no_proper_id_is_invalid(connect: Connect, id: Any) -
     """Null, and whatever is neither text nor an integer, is not an id."""
     wire = connect(small())
     wire.send({"jsonrpc": "2.0", "id": id, "method": "ping"})
-    said = await wire.receive()
-    assert said["error"]["code"] == -32600
-    assert said.get("id") is None
+    message = await wire.receive()
+    assert message["error"]["code"] == -32600
+    assert message.get("id") is None
 
 
 @pytest.mark.requirement("jsonrpc.error-without-id-accepted")
@@ -438,7 +438,7 @@ def question(key: str, state: Any = UNSET) -> InputRequiredResult:
 async def test_retry_is_a_new_request() -> None:
     """Each round has an id of its own, and the same method and params."""
     server = Asking(question("a", "one"), question("b", "two"))
-    async with Client(server, elicitation_handler=lambda asked: {}) as client:
+    async with Client(server, elicitation_handler=lambda request: {}) as client:
         await client.call_tool("t", {"x": 1})
     ids = [id for id, _ in server.calls]
     assert len(set(ids)) == 3
@@ -449,7 +449,7 @@ async def test_retry_is_a_new_request() -> None:
 async def test_retry_has_only_the_answers_of_its_round() -> None:
     """Earlier answers live in the server's state; they are not sent twice."""
     server = Asking(question("a", "one"), question("b", "two"))
-    async with Client(server, elicitation_handler=lambda asked: {}) as client:
+    async with Client(server, elicitation_handler=lambda request: {}) as client:
         await client.call_tool("t")
     assert [set(params.get("inputResponses", {})) for _, params in server.calls] == [set(), {"a"}, {"b"}]
 
@@ -459,7 +459,7 @@ async def test_request_state_is_returned_unchanged() -> None:
     """Whatever characters it is made of, and never from an earlier round."""
     odd = 'é "\\u0041" \n\t ☃ ='
     server = Asking(question("a", odd), question("b"), question("c", ""))
-    async with Client(server, elicitation_handler=lambda asked: {}) as client:
+    async with Client(server, elicitation_handler=lambda request: {}) as client:
         await client.call_tool("t")
     states = [params.get("requestState", "none was sent") for _, params in server.calls]
     assert states == ["none was sent", odd, "none was sent", ""]
@@ -469,7 +469,7 @@ async def test_request_state_is_returned_unchanged() -> None:
 async def test_answer_is_bare() -> None:
     """No resultType and no envelope around what is answered."""
     server = Asking(question("a"))
-    async with Client(server, elicitation_handler=lambda asked: {"n": 1}) as client:
+    async with Client(server, elicitation_handler=lambda request: {"n": 1}) as client:
         await client.call_tool("t")
     assert server.calls[1][1]["inputResponses"] == {"a": {"action": "accept", "content": {"n": 1}}}
 
@@ -478,7 +478,7 @@ async def test_answer_is_bare() -> None:
 async def test_nothing_of_a_round_leaks_into_the_next_request() -> None:
     """Another call begins without answers and without state."""
     server = Asking(question("a", "one"))
-    async with Client(server, elicitation_handler=lambda asked: {}) as client:
+    async with Client(server, elicitation_handler=lambda request: {}) as client:
         await client.call_tool("t")
         await client.call_tool("t")
     assert not server.calls[-1][1].keys() & {"inputResponses", "requestState"}
@@ -486,8 +486,8 @@ async def test_nothing_of_a_round_leaks_into_the_next_request() -> None:
 
 async def asked_for_state(wire: Any, name: str = "book", arguments: Any = None) -> str:
     params = {"name": name, "arguments": arguments or {}}
-    said = await wire.request_stateless("tools/call", params, capabilities=EVERYTHING)
-    state = said["result"]["requestState"]
+    response = await wire.request_stateless("tools/call", params, capabilities=EVERYTHING)
+    state = response["result"]["requestState"]
     assert isinstance(state, str)
     return state
 
@@ -519,8 +519,8 @@ async def test_request_state_is_bound_to_its_call(connect: Connect) -> None:
     wire = connect(tables())
     state = await asked_for_state(wire)
     params = {"name": "book", "arguments": {}, "requestState": state, "inputResponses": ANSWER}
-    said = await wire.request_stateless("tools/call", params, capabilities=EVERYTHING)
-    assert said["result"]["content"][0]["text"] == "4"
+    response = await wire.request_stateless("tools/call", params, capabilities=EVERYTHING)
+    assert response["result"]["content"][0]["text"] == "4"
 
 
 @pytest.mark.requirement("mrtr.state-bound-to-request")
@@ -534,9 +534,9 @@ async def test_state_works_for_no_other_call(connect: Connect, changed: dict[str
     wire = connect(tables())
     state = await asked_for_state(wire)
     params = {"name": "book", "arguments": {}, "requestState": state, "inputResponses": ANSWER, **changed}
-    said = await wire.request_stateless("tools/call", params, capabilities=EVERYTHING)
-    assert said["error"]["code"] == -32602
-    assert "requestState" in said["error"]["message"]
+    response = await wire.request_stateless("tools/call", params, capabilities=EVERYTHING)
+    assert response["error"]["code"] == -32602
+    assert "requestState" in response["error"]["message"]
 
 
 @pytest.mark.requirement("mrtr.state-bound-to-principal")
@@ -545,8 +545,8 @@ async def test_request_state_is_bound_to_its_principal(connect: Connect) -> None
     server = tables()
     state = await asked_for_state(connect(server, principal="ada"))
     params = {"name": "book", "arguments": {}, "requestState": state, "inputResponses": ANSWER}
-    said = await connect(server, principal="eve").request_stateless("tools/call", params, capabilities=EVERYTHING)
-    assert said["error"]["code"] == -32602
+    response = await connect(server, principal="eve").request_stateless("tools/call", params, capabilities=EVERYTHING)
+    assert response["error"]["code"] == -32602
 
 
 @pytest.mark.requirement("mrtr.state-integrity")
@@ -614,19 +614,19 @@ async def test_only_declared_capabilities_are_requested(
     connect: Connect, tool: str, declared: Any, required: dict[str, Any]
 ) -> None:
     """An empty elicitation capability is forms alone, and sampling alone is without tools."""
-    said = await connect(demanding()).request_stateless("tools/call", {"name": tool}, capabilities=declared)
-    assert said["error"]["code"] == -32021
-    assert said["error"]["data"]["requiredCapabilities"].keys() == required.keys()
+    response = await connect(demanding()).request_stateless("tools/call", {"name": tool}, capabilities=declared)
+    assert response["error"]["code"] == -32021
+    assert response["error"]["data"]["requiredCapabilities"].keys() == required.keys()
     if tool == "visit" or declared:
-        assert said["error"]["data"]["requiredCapabilities"] == required
+        assert response["error"]["data"]["requiredCapabilities"] == required
 
 
 @pytest.mark.requirement("mrtr.supported-requests")
 @pytest.mark.parametrize("method, params", [("server/discover", {}), *REQUESTS])
 async def test_requests_that_may_not_elicit_return_complete_results(connect: Connect, method: str, params: Any) -> None:
     """Lists, completions and discover are complete answers, whatever the client could be asked."""
-    said = await connect(small()).request_stateless(method, params, capabilities=EVERYTHING)
-    assert said["result"]["resultType"] == "complete"
+    response = await connect(small()).request_stateless(method, params, capabilities=EVERYTHING)
+    assert response["result"]["resultType"] == "complete"
 
 
 @pytest.mark.requirement("mrtr.supported-requests")
@@ -642,8 +642,8 @@ async def test_elicitation_in_middleware_is_a_usage_error(connect: Connect, meth
         return ask
 
     server.add_middleware(wrong)
-    said = await connect(server).request_stateless(method, dict(REQUESTS)[method], capabilities=EVERYTHING)
-    assert said.get("result", {}).get("resultType") != "input_required"
+    response = await connect(server).request_stateless(method, dict(REQUESTS)[method], capabilities=EVERYTHING)
+    assert response.get("result", {}).get("resultType") != "input_required"
 
 
 @pytest.mark.requirement("progress.increases")
@@ -671,7 +671,7 @@ async def test_progress_increases_across_client_requests(connect: Connect) -> No
         return CallToolResult(content=[], is_error=False)
 
     seen: list[float] = []
-    client = Client(handler, protocol_version="2025-11-25", elicitation_handler=lambda asked: ElicitResult("decline"))
+    client = Client(handler, protocol_version="2025-11-25", elicitation_handler=lambda request: ElicitResult("decline"))
     async with client:
         await client.call_tool("t", progress_handler=lambda progress, total, message: seen.append(progress))
     assert seen == sorted(set(seen))
@@ -724,8 +724,8 @@ async def test_notification_has_the_subscription_id(connect: Connect, id: int | 
     acknowledged = await wire.receive()
     grow(server)
     changed = await wire.receive()
-    for said in (acknowledged, changed):
-        named = said["params"]["_meta"][SUBSCRIPTION_ID_META_KEY]
+    for message in (acknowledged, changed):
+        named = message["params"]["_meta"][SUBSCRIPTION_ID_META_KEY]
         assert (type(named), named) == (type(id), id)
 
 
@@ -762,13 +762,13 @@ async def test_change_made_on_one_connection_reaches_the_listeners_of_all(connec
         grow(server)
         return "learnt"
 
-    one, other, old = connect(server), connect(server), connect(server)
-    one.send(listening(one, "a", toolsListChanged=True))
-    await one.receive()
+    item, other, old = connect(server), connect(server), connect(server)
+    item.send(listening(item, "a", toolsListChanged=True))
+    await item.receive()
     await old.initialize(LATEST_HANDSHAKE_VERSION)
     assert (await old.request("ping"))["result"] == {}
     await other.request_stateless("tools/call", {"name": "learn"})
-    assert (await one.receive())["method"] == "notifications/tools/list_changed"
+    assert (await item.receive())["method"] == "notifications/tools/list_changed"
     assert (await old.receive())["method"] == "notifications/tools/list_changed"
     assert other.is_silent
 
@@ -792,22 +792,22 @@ async def test_nothing_optional_is_null(connect: Connect, revision: str) -> None
 @pytest.mark.requirement("pagination.end")
 async def test_empty_cursor_is_not_the_end() -> None:
     """A client reads on until there is no next cursor."""
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     async def handler(call: Call) -> Any:
         if call.method == "server/discover":
             return DiscoverResult(
                 supported_versions=[FIRST_MODERN_VERSION], capabilities=SERVED, ttl_ms=0, cache_scope="private"
             )
-        asked.append(msgspec.json.decode(call.params).get("cursor", "none"))
-        tool = Definition(name=f"t{len(asked)}", input_schema=OBJECT)
-        following: Any = ["", "x", UNSET][len(asked) - 1]
+        requests.append(msgspec.json.decode(call.params).get("cursor", "none"))
+        tool = Definition(name=f"t{len(requests)}", input_schema=OBJECT)
+        following: Any = ["", "x", UNSET][len(requests) - 1]
         return ListToolsResult(tools=[tool], next_cursor=following, ttl_ms=0, cache_scope="private")
 
     async with Client(handler) as client:
         tools = await client.list_tools()
     assert [tool.name for tool in tools] == ["t1", "t2", "t3"]
-    assert asked == ["none", "", "x"]
+    assert requests == ["none", "", "x"]
 
 
 @pytest.mark.broken_frames("a server that writes null for what it does not have")
@@ -936,9 +936,9 @@ async def test_wrong_arguments_are_for_the_model_to_read(connect: Connect, revis
     wire = connect(small())
     if revision != FIRST_MODERN_VERSION:
         await wire.initialize(revision)
-    said = await wire.request_as(revision, "tools/call", {"name": "add", "arguments": {"a": "x", "c": 1}})
-    text = said["result"]["content"][0]["text"]
-    assert said["result"]["isError"] is True
+    response = await wire.request_as(revision, "tools/call", {"name": "add", "arguments": {"a": "x", "c": 1}})
+    text = response["result"]["content"][0]["text"]
+    assert response["result"]["isError"] is True
     assert "'a'" in text
     assert "an integer" in text
     assert 'the string "x"' in text
@@ -1058,11 +1058,11 @@ async def test_client_does_not_follow_a_remote_reference(revision: str) -> None:
 async def test_list_is_equal_for_all_callers_and_over_time(connect: Connect) -> None:
     """Neither the connection nor what was called before changes a byte of it."""
     server = small()
-    one, other = connect(server), connect(server)
-    before = (await one.request_stateless("tools/list"))["result"]
-    await one.request_stateless("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
-    await one.request_stateless("tools/call", {"name": "book"}, capabilities=EVERYTHING)
-    assert (await one.request_stateless("tools/list"))["result"] == before
+    item, other = connect(server), connect(server)
+    before = (await item.request_stateless("tools/list"))["result"]
+    await item.request_stateless("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
+    await item.request_stateless("tools/call", {"name": "book"}, capabilities=EVERYTHING)
+    assert (await item.request_stateless("tools/list"))["result"] == before
     assert (await other.request_stateless("tools/list", capabilities=EVERYTHING))["result"] == before
 
 
@@ -1087,8 +1087,10 @@ async def test_equal_names_are_distinguished_by_the_prefix_the_author_chose(conn
     wire = connect(server)
     listed = (await wire.request_stateless("tools/list"))["result"]["tools"]
     assert [tool["name"] for tool in listed] == ["n1_which", "n2_which"]
-    said = [(await wire.request_stateless("tools/call", {"name": name}))["result"] for name in ("n1_which", "n2_which")]
-    assert [result["content"][0]["text"] for result in said] == ["1", "2"]
+    messages = [
+        (await wire.request_stateless("tools/call", {"name": name}))["result"] for name in ("n1_which", "n2_which")
+    ]
+    assert [result["content"][0]["text"] for result in messages] == ["1", "2"]
 
 
 @pytest.mark.requirement("tools.names-aggregated")
@@ -1102,12 +1104,12 @@ async def test_prompt_is_completed_under_its_outward_name() -> None:
 
     @inner.completion("paint", "colour")
     async def colours(typed: str) -> list[str]:
-        return [one for one in ("red", "rose", "blue") if one.startswith(typed)]
+        return [item for item in ("red", "rose", "blue") if item.startswith(typed)]
 
     server.mount(inner, namespace="x")
     async with Client(server) as client:
-        found = await client.complete({"type": "ref/prompt", "name": "x_paint"}, "colour", "r")
-    assert found.values == ["red", "rose"]
+        result = await client.complete({"type": "ref/prompt", "name": "x_paint"}, "colour", "r")
+    assert result.values == ["red", "rose"]
 
 
 @pytest.mark.requirement("tools.names-aggregated")
@@ -1152,8 +1154,8 @@ async def test_tasks_extension_is_not_declared_without_tasks(connect: Connect, r
     wire = connect(small())
     if revision != FIRST_MODERN_VERSION:
         await wire.initialize(revision)
-    said = await wire.request_as(revision, method, {"taskId": "1"})
-    assert said["error"]["code"] == -32601
+    response = await wire.request_as(revision, method, {"taskId": "1"})
+    assert response["error"]["code"] == -32601
 
 
 @pytest.mark.requirement("tasks.not-forced")
@@ -1161,8 +1163,8 @@ async def test_call_is_answered_with_a_result_and_not_with_a_task(connect: Conne
     """Whatever a client offers to poll for."""
     offered = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
     params = {"name": "add", "arguments": {"a": 1, "b": 2}, "task": {"ttl": 1000}}
-    said = await connect(small()).request_stateless("tools/call", params, capabilities=offered)
-    assert said["result"]["resultType"] == "complete"
+    response = await connect(small()).request_stateless("tools/call", params, capabilities=offered)
+    assert response["result"]["resultType"] == "complete"
 
 
 @pytest.mark.requirement("jsonrpc.unknown-method")
@@ -1299,7 +1301,7 @@ async def test_every_client_request_has_a_unique_id(revision: str) -> None:
     async with Client(small(), protocol_version=revision, on_message_bytes=watch) as client:
         for _ in range(3):
             await client.list_tools()
-        await asyncio.gather(*(client.call_tool("add", {"a": 1, "b": one}) for one in range(5)))
+        await asyncio.gather(*(client.call_tool("add", {"a": 1, "b": item}) for item in range(5)))
     assert len(ids) >= 8
     assert len(set(ids)) == len(ids)
 
@@ -1348,7 +1350,7 @@ async def test_every_post_of_a_client_takes_json_and_events(revision: str) -> No
         await listener.stop(0)
     assert len(heads) >= 2
     for head in heads:
-        assert {b"application/json", b"text/event-stream"} <= {one.strip() for one in head[b"accept"].split(b",")}
+        assert {b"application/json", b"text/event-stream"} <= {item.strip() for item in head[b"accept"].split(b",")}
         assert (head.get(b"mcp-protocol-version") == revision.encode()) == (revision != "2025-03-26")
 
 
@@ -1386,10 +1388,10 @@ async def test_server_cancels_nothing_but_subscriptions(connect: Connect) -> Non
     wire.notify(notifications.CANCELLED, {"requestId": "waits"})
     assert (await wire.request_stateless("tools/call", {"name": "slow", "arguments": {}}))["result"]["isError"]
     await wire.channel.shutdown(0)
-    said = wire.other_messages
+    message = wire.other_messages
     while not wire.is_silent:
-        said.append(await wire.receive())
-    cancelled = [one["params"]["requestId"] for one in said if one.get("method") == notifications.CANCELLED]
+        message.append(await wire.receive())
+    cancelled = [item["params"]["requestId"] for item in message if item.get("method") == notifications.CANCELLED]
     assert cancelled == ["listen"]
 
 
@@ -1423,9 +1425,9 @@ async def test_prompt_changes_are_notified(connect: Connect, revision: str) -> N
 async def test_server_declares_its_capabilities(connect: Connect, revision: str) -> None:
     wire = connect(small())
     if revision == FIRST_MODERN_VERSION:
-        said = (await wire.request_stateless("server/discover"))["result"]["capabilities"]
+        response = (await wire.request_stateless("server/discover"))["result"]["capabilities"]
     else:
-        said = (await wire.initialize(revision))["capabilities"]
-    assert {"tools", "resources", "prompts", "logging"} <= said.keys()
+        response = (await wire.initialize(revision))["capabilities"]
+    assert {"tools", "resources", "prompts", "logging"} <= response.keys()
     for method in ("tools/list", "resources/list", "resources/templates/list", "prompts/list"):
         assert "result" in await wire.request_as(revision, method)

@@ -241,14 +241,14 @@ def _tools_that_ask(server: Server) -> None:
 
     @server.tool
     async def samples(ctx: Context) -> str:
-        said = await ctx.sample(
+        result = await ctx.sample(
             "What is 2 + 2?",
             system_prompt="Be brief",
             temperature=0.5,
             model_preferences=["small", "fast"],
             stop_sequences=["."],
         )
-        return said.text
+        return result.text
 
     @server.tool
     async def samples_at_length(ctx: Context) -> str:
@@ -413,10 +413,10 @@ def reply_to(question: dict[str, Any]) -> dict[str, Any]:
     if question["method"] == "roots/list":
         return {"roots": [{"uri": "file:///home/user", "name": "home"}]}
     if question["method"] == "sampling/createMessage":
-        said = {"type": "text", "text": "four"}
-        return {"role": "assistant", "content": said, "model": "small", "stopReason": "endTurn"}
-    asked = question["params"].get("requestedSchema", {}).get("properties", {})
-    return {"action": "accept", "content": {name: _fill(one) for name, one in asked.items()}}
+        message = {"type": "text", "text": "four"}
+        return {"role": "assistant", "content": message, "model": "small", "stopReason": "endTurn"}
+    response = question["params"].get("requestedSchema", {}).get("properties", {})
+    return {"action": "accept", "content": {name: _fill(one) for name, one in response.items()}}
 
 
 def _fill(asked: dict[str, Any]) -> Any:
@@ -518,8 +518,8 @@ async def progress_and_log(peer: Peer) -> None:
         await peer.call("reports", progressToken="p-1")
     else:
         await peer.call("reports", progressToken=7, **{LOG_LEVEL_META_KEY: "debug"})
-    said = [frame["method"] for frame in peer.frames if "method" in frame]
-    assert said == ["notifications/progress"] * 2 + ["notifications/message"] * 3
+    messages = [frame["method"] for frame in peer.frames if "method" in frame]
+    assert messages == ["notifications/progress"] * 2 + ["notifications/message"] * 3
 
 
 @exchange(*HANDSHAKE_VERSIONS)
@@ -533,13 +533,13 @@ async def changes(peer: Peer) -> None:
 
 @exchange(V2026_07_28)
 async def changes_to_a_listener(peer: Peer) -> None:
-    wanted = {
+    expected = {
         "toolsListChanged": True,
         "promptsListChanged": True,
         "resourcesListChanged": True,
         "resourceSubscriptions": ["note://text"],
     }
-    id = peer.start("subscriptions/listen", {"notifications": wanted})
+    id = peer.start("subscriptions/listen", {"notifications": expected})
     first = await peer.wait_for(lambda frame: True)
     assert first["method"] == "notifications/subscriptions/acknowledged"
     peer.server.notify_resource_updated("note://text")
@@ -582,8 +582,12 @@ async def test_server_frames_match_the_schema_of_the_protocol_version(name: str,
     async with Peer(revision) as peer:
         await run(peer)
     assert peer.frames
-    found = [one for frame in peer.frames for one in complaints(frame, revision, peer.asked.get(frame.get("id"), ""))]
-    assert not found
+    results = [
+        complaint
+        for frame in peer.frames
+        for complaint in complaints(frame, revision, peer.asked.get(frame.get("id"), ""))
+    ]
+    assert not results
 
 
 @pytest.mark.requirement("modern.server-info", "modern.result-type", "modern.no-server-requests", "caching.hints")
@@ -676,13 +680,13 @@ async def test_before_2025_06_18_there_is_neither_structured_content_nor_a_schem
 
 
 async def _all_tools(peer: Peer) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     cursor: dict[str, Any] = {}
     while True:
         result = (await peer.request("tools/list", cursor))["result"]
-        found |= {tool["name"]: tool for tool in result["tools"]}
+        results |= {tool["name"]: tool for tool in result["tools"]}
         if "nextCursor" not in result:
-            return found
+            return results
         cursor = {"cursor": result["nextCursor"]}
 
 
@@ -747,10 +751,10 @@ def test_schema_checker_finds_unknown_members() -> None:
     """A member that a revision does not know is found, wherever it stands, and one that it knows is not."""
     tool = {"name": "t", "title": "T", "icons": [], "inputSchema": {"type": "object", "additionalProperties": False}}
     frame = {"jsonrpc": "2.0", "id": 1, "result": {"tools": [tool], "ttlMs": 0}}
-    found = {revision: complaints(frame, revision, "tools/list") for revision in HANDSHAKE_VERSIONS}
-    assert found[V2024_11_05] == ["$.result.tools[0].title", "$.result.tools[0].icons", "$.result.ttlMs"]
-    assert found[V2025_06_18] == ["$.result.tools[0].icons", "$.result.ttlMs"]
-    assert found[V2025_11_25] == ["$.result.ttlMs"]
+    results = {revision: complaints(frame, revision, "tools/list") for revision in HANDSHAKE_VERSIONS}
+    assert results[V2024_11_05] == ["$.result.tools[0].title", "$.result.tools[0].icons", "$.result.ttlMs"]
+    assert results[V2025_06_18] == ["$.result.tools[0].icons", "$.result.ttlMs"]
+    assert results[V2025_11_25] == ["$.result.ttlMs"]
     assert complaints(frame, V2026_07_28, "tools/list")  # resultType and cacheScope are missing
     bad: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "hologram"}]}}
     assert complaints(bad, V2025_11_25, "tools/call")

@@ -45,10 +45,10 @@ async def _call(target: Any, revision: str) -> None:
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_broken_result_and_a_broken_notice_are_found_in_memory(revision: str) -> None:
     await _call(broken, revision)
-    found = "\n".join(recorder.iterate_invalid_frames())
-    assert "in answer to tools/call" in found
-    assert "hologram" in found
-    assert '"_meta":"much"' in found
+    result = "\n".join(recorder.iterate_invalid_frames())
+    assert "in answer to tools/call" in result
+    assert "hologram" in result
+    assert '"_meta":"much"' in result
 
 
 @pytest.mark.requirement("schema.frames")
@@ -60,10 +60,10 @@ async def test_broken_result_and_a_broken_notice_are_found_over_http(revision: s
         await _call(f"http://127.0.0.1:{port}/mcp", revision)
     finally:
         await listener.stop(0)
-    found = "\n".join(recorder.iterate_invalid_frames())
-    assert "hologram" in found
-    assert '"_meta":"much"' in found
-    assert f"({revision})" in found
+    result = "\n".join(recorder.iterate_invalid_frames())
+    assert "hologram" in result
+    assert '"_meta":"much"' in result
+    assert f"({revision})" in result
 
 
 @pytest.mark.requirement("schema.frames")
@@ -72,8 +72,10 @@ async def test_broken_request_is_found(revision: str) -> None:
     async with Client(Server("sound"), protocol_version=revision) as client:
         with pytest.raises(InvalidParams):
             await client.request("tools/call", {"arguments": {}})
-    (found,) = {one.partition("\n")[0] for one in recorder.iterate_invalid_frames()}
-    assert found.startswith("CallToolRequest")
+    (result,) = {
+        iterate_invalid_frame.partition("\n")[0] for iterate_invalid_frame in recorder.iterate_invalid_frames()
+    }
+    assert result.startswith("CallToolRequest")
 
 
 @pytest.mark.requirement("schema.frames")
@@ -89,8 +91,8 @@ async def test_invalid_client_response_is_detected(revision: str) -> None:
     async with Client(server, protocol_version=revision, roots=[nameless]) as client:
         with pytest.raises(InvalidParams):
             await client.call_tool("look", {})
-    found = "\n".join(recorder.iterate_invalid_frames())
-    assert "in answer to roots/list" in found
+    result = "\n".join(recorder.iterate_invalid_frames())
+    assert "in answer to roots/list" in result
 
 
 @pytest.mark.requirement("schema.frames")

@@ -28,13 +28,13 @@ def named_in(path: Path) -> list[tuple[str, set[str]]]:
 def _named_in(module: ast.Module) -> Iterator[tuple[str, set[str]]]:
     for node in module.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
-            marks = [one for one in node.decorator_list if isinstance(one, ast.Call)]
-            named = [one.args for one in marks if ast.unparse(one.func) == "pytest.mark.requirement"]
+            marks = [mark for mark in node.decorator_list if isinstance(mark, ast.Call)]
+            named = [mark.args for mark in marks if ast.unparse(mark.func) == "pytest.mark.requirement"]
             yield node.name, {ast.literal_eval(argument) for arguments in named for argument in arguments}
 
 
 def test_every_requirement_has_a_test() -> None:
-    named = {one for path in FILES for _, ids in named_in(path) for one in ids}
+    named = {item for path in FILES for _, ids in named_in(path) for item in ids}
     assert not REQUIREMENTS.keys() - named
 
 

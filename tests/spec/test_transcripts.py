@@ -181,9 +181,9 @@ async def test_batch_is_answered_by_an_array(connect: Connect) -> None:
     wire = connect(tasks())
     await wire.initialize("2025-03-26")
     wire.send([{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, {"jsonrpc": "2.0", "id": 2, "method": "ping"}])
-    said = await wire.receive()
-    assert {one["id"] for one in said} == {1, 2}
-    assert all("result" in one for one in said)
+    message = await wire.receive()
+    assert {item["id"] for item in message} == {1, 2}
+    assert all("result" in item for item in message)
 
 
 @pytest.mark.requirement("batch.received")
@@ -191,7 +191,7 @@ async def test_batch_over_stdio(spawn: Spawn, tasks_file: Path) -> None:
     child = await spawn("serve", tasks_file)
     await child.initialize("2025-03-26")
     child.send([{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, {"jsonrpc": "2.0", "id": 2, "method": "ping"}])
-    assert sorted(one["id"] for one in await child.receive()) == [1, 2]
+    assert sorted(item["id"] for item in await child.receive()) == [1, 2]
 
 
 @pytest.mark.requirement("jsonrpc.id-distinct-types")
@@ -199,8 +199,8 @@ async def test_same_number_as_text_is_another_id(connect: Connect) -> None:
     wire = connect(tasks())
     await wire.initialize("2025-03-26")
     wire.send([{"jsonrpc": "2.0", "id": id, "method": "ping"} for id in (1, "1")])
-    said = await wire.receive()
-    assert sorted(repr(one["id"]) for one in said) == ["'1'", "1"]
+    message = await wire.receive()
+    assert sorted(repr(item["id"]) for item in message) == ["'1'", "1"]
 
 
 @pytest.mark.requirement("jsonrpc.id-distinct-types")
@@ -225,8 +225,8 @@ async def test_null_id_is_an_invalid_request(connect: Connect) -> None:
     wire = connect(tasks())
     await wire.initialize("2025-03-26")
     wire.send({"jsonrpc": "2.0", "id": None, "method": "ping"})
-    said = await wire.receive()
-    assert (said["id"], said["error"]["code"]) == (None, -32600)
+    message = await wire.receive()
+    assert (message["id"], message["error"]["code"]) == (None, -32600)
 
 
 @pytest.mark.requirement("batch.members")
@@ -245,11 +245,11 @@ async def test_batches_at_their_edges(connect: Connect, batch: list[Any], expect
     wire = connect(tasks())
     await wire.initialize("2025-03-26")
     wire.send(batch)
-    said = await wire.receive()
+    message = await wire.receive()
     if expected == "error":
-        assert said["error"]["code"] == -32600
+        assert message["error"]["code"] == -32600
     else:
-        assert sorted((one["id"] for one in said), key=str) == sorted(expected, key=str)
+        assert sorted((item["id"] for item in message), key=str) == sorted(expected, key=str)
 
 
 @pytest.mark.requirement("batch.notifications-only")
@@ -457,7 +457,7 @@ async def test_log_level_determines_the_messages_sent(connect: Connect, level: s
     await wire.initialize("2024-11-05")
     assert (await wire.request("logging/setLevel", {"level": level}))["result"] == {}
     await wire.request("tools/call", {"name": "capture"})
-    assert [said["params"]["level"] for said in wire.other_messages] == heard
+    assert [other_message["params"]["level"] for other_message in wire.other_messages] == heard
     if "info" in heard:
         expected = {"level": "info", "logger": "subcog", "data": "Captured memory dc58d23a"}
         assert wire.other_messages[-1] == {"jsonrpc": "2.0", "method": "notifications/message", "params": expected}
@@ -478,9 +478,9 @@ async def test_level_that_does_not_exist_is_rejected(connect: Connect) -> None:
 @pytest.mark.requirement("lifecycle.client-info")
 async def test_client_may_leave_out_its_capabilities_and_the_version(connect: Connect) -> None:
     wire = connect(tasks())
-    said = await wire.request("initialize", {"clientInfo": {"name": "Claude", "version": "1.0"}})
-    assert said["result"]["protocolVersion"] == "2024-11-05"
-    assert said["result"]["serverInfo"]["name"] == "bossman"
+    response = await wire.request("initialize", {"clientInfo": {"name": "Claude", "version": "1.0"}})
+    assert response["result"]["protocolVersion"] == "2024-11-05"
+    assert response["result"]["serverInfo"]["name"] == "bossman"
 
 
 @pytest.mark.requirement("lifecycle.client-info")

@@ -78,8 +78,8 @@ async def standing_face(
         "default_scopes": ["notes:read"],
         **options,
     }
-    said = {"auth": {"public_url": issuer, "proxy": proxy, **(auth or {})}}
-    access_settings.apply(server, access_settings.read(said))
+    message = {"auth": {"public_url": issuer, "proxy": proxy, **(auth or {})}}
+    access_settings.apply(server, access_settings.read(message))
     async with served(server, urlsplit(issuer).port or 0):
         yield RunningServer(server, issuer)
 
@@ -100,9 +100,9 @@ def oauth_for(url: str, store: MemoryStorage | None = None) -> OAuth:
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
+    with socket.socket() as item:
+        item.bind(("127.0.0.1", 0))
+        port: int = item.getsockname()[1]
         return port
 
 
@@ -192,8 +192,8 @@ def _post(
         sent = urlencode(form) if form is not None else body
         connection.request("POST", parts.path, sent, {"Content-Type": kind, **headers})
         answer = connection.getresponse()
-        said = answer.read()
-        return answer.status, msgspec.json.decode(said) if said[:1] == b"{" else {"text": said.decode()}
+        message = answer.read()
+        return answer.status, msgspec.json.decode(message) if message[:1] == b"{" else {"text": message.decode()}
     finally:
         connection.close()
 
@@ -218,13 +218,13 @@ async def served(server: Server, port: int = 0) -> AsyncIterator[str]:
 async def post(
     app: Any, body: Any, headers: dict[str, str], address: str = "10.0.0.1"
 ) -> tuple[int, dict[bytes, bytes], Any]:
-    given = {"host": "127.0.0.1", "content-type": "application/json", **headers}
+    values = {"host": "127.0.0.1", "content-type": "application/json", **headers}
     scope = {
         "type": "http",
         "method": "POST",
         "path": "/mcp",
         "query_string": b"",
-        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+        "headers": [(name.encode(), value.encode()) for name, value in values.items()],
         "client": (address, 1),
         "root_path": "",
         "scheme": "http",
@@ -232,12 +232,12 @@ async def post(
     }
     sent: list[Any] = []
 
-    asked: list[bool] = []
+    requests: list[bool] = []
 
     async def receive() -> Any:
-        if sent or asked:
+        if sent or requests:
             await asyncio.get_running_loop().create_future()
-        asked.append(True)
+        requests.append(True)
         return {"type": "http.request", "body": msgspec.json.encode(body), "more_body": False}
 
     async def send(message: Any) -> None:
@@ -245,7 +245,7 @@ async def post(
 
     async with asyncio.timeout(10):
         await app(scope, receive, send)
-    whole = b"".join(one.get("body", b"") for one in sent)
+    whole = b"".join(item.get("body", b"") for item in sent)
     return sent[0]["status"], dict(sent[0]["headers"]), msgspec.json.decode(whole)
 
 

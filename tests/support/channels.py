@@ -14,12 +14,12 @@ async def knock(
     data: bytes, handler: Handler, *, principal: object = None, batches: bool = False, revision: str | None = None
 ) -> bytes | None:
     """Return the response to a message, or None. Subscriptions end, as when the stream ends."""
-    said: list[bytes] = []
-    channel = Channel(handler, said.append, peer=PeerInfo(principal=principal))
+    messages: list[bytes] = []
+    channel = Channel(handler, messages.append, peer=PeerInfo(principal=principal))
     channel.batching_enabled, channel.protocol_version = batches, revision
     at_once = channel.receive(data)
     await channel.shutdown(TIMEOUT_SECONDS)
-    replies = [message for message in said if not message.startswith(NOTIFICATION)]
+    replies = [message for message in messages if not message.startswith(NOTIFICATION)]
     if at_once is not None:
         replies.append(at_once)
     assert len(replies) <= 1, replies

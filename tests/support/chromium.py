@@ -20,13 +20,13 @@ FLAGS = [*PLAIN_FLAGS, "--enable-features=ConnectionAllowlists,OverrideConnectio
 
 def executable() -> str:
     """Return the path of Chromium. In CI it is installed first. Raises `debian.NotInstalled`."""
-    found = _find_chromium()
-    if found is None:
+    match = _find_chromium()
+    if match is None:
         debian.install("chromium")
-        found = _find_chromium()
-    if found is None:
+        match = _find_chromium()
+    if match is None:
         raise debian.NotInstalled("chromium was installed, but none of its executables is on the PATH")
-    return found
+    return match
 
 
 @contextmanager

@@ -189,20 +189,20 @@ def terminal(fork_server: ForkServer, surroundings: dict[str, str]) -> Iterator[
     opened: list[Terminal] = []
 
     def start(*words: str | Path, program: Sequence[str] = (), cwd: Path = ROOT, **env: str) -> Terminal:
-        given = {**surroundings, **env}
+        values = {**surroundings, **env}
 
         def begin(slave: int) -> Popen[bytes] | ForkedCommand:
             # The module search path is fixed before the fork.
             if program or "PYTHONPATH" in env:
-                return _at(slave, [*(program or PORTICO), *map(str, words)], given, cwd)
-            return fork_server.start_at(slave, *words, env=given, cwd=cwd)
+                return _at(slave, [*(program or PORTICO), *map(str, words)], values, cwd)
+            return fork_server.start_at(slave, *words, env=values, cwd=cwd)
 
         opened.append(Terminal(begin))
         return opened[-1]
 
     yield start
-    for one in opened:
-        one.close()
+    for item in opened:
+        item.close()
 
 
 @pytest.fixture
@@ -215,9 +215,9 @@ def shell() -> Callable[[str], str]:
                 debian.install(name)
         except debian.NotInstalled as why:
             debian.without(why)
-        found = shutil.which(name)
-        assert found is not None
-        return found
+        result = shutil.which(name)
+        assert result is not None
+        return result
 
     return find
 

@@ -40,18 +40,18 @@ class Page(Struct):
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> PageAnswer:
         """Send a raw request, because a client would refuse requests that a browser may be tricked into."""
-        given = {"host": urlsplit(self.url).netloc, **(JSON if body is not None else {}), **(headers or {})}
+        values = {"host": urlsplit(self.url).netloc, **(JSON if body is not None else {}), **(headers or {})}
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        given |= {"content-length": str(len(data)), "connection": "close"}
-        head = f"{method} {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in given.items())
+        values |= {"content-length": str(len(data)), "connection": "close"}
+        head = f"{method} {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in values.items())
         reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(self.url).port)
         try:
             writer.write(head.encode() + b"\r\n" + data)
-            said = await asyncio.wait_for(reader.read(), 20)
+            message = await asyncio.wait_for(reader.read(), 20)
         finally:
             writer.close()
             await writer.wait_closed()
-        top, _, rest = said.partition(b"\r\n\r\n")
+        top, _, rest = message.partition(b"\r\n\r\n")
         line, *lines = top.decode("latin-1").split("\r\n")
         pairs = (one.partition(": ") for one in lines)
         return PageAnswer(int(line.split()[1]), {name: value for name, _, value in pairs}, rest)
@@ -65,8 +65,8 @@ class Page(Struct):
             {"origin": self.origin, **headers},
         )
         if answer.status == 200:
-            said = answer.headers["set-cookie"]
-            self.cookie, self.key = said.partition(";")[0], json.loads(answer.body)["key"]
+            message = answer.headers["set-cookie"]
+            self.cookie, self.key = message.partition(";")[0], json.loads(answer.body)["key"]
         return answer
 
     @property
@@ -81,9 +81,9 @@ class Page(Struct):
             "io.modelcontextprotocol/clientCapabilities": {},
         }
         params = {"name": name, "arguments": arguments or {}, "_meta": meta}
-        said = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": name}
+        message = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": name}
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        return await self.request("POST", "/console/mcp", body, {**said, **self.proof, **headers})
+        return await self.request("POST", "/console/mcp", body, {**message, **self.proof, **headers})
 
     def client(self, **options: Any) -> Client:
         return Client(f"{self.origin}/console/mcp", headers=self.proof, **options)

@@ -68,7 +68,7 @@ def _update(lock: TextIO) -> None:
 
 
 def _run(command: list[str], folder: Path | None = None) -> None:
-    shown = f"`{' '.join(command)}`"
+    text = f"`{' '.join(command)}`"
     try:
         done = subprocess.run(
             command,
@@ -81,7 +81,7 @@ def _run(command: list[str], folder: Path | None = None) -> None:
             env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
         )
     except (OSError, subprocess.TimeoutExpired) as why:
-        raise NotInstalled(f"{shown} did not work: {why}") from None
+        raise NotInstalled(f"{text} did not work: {why}") from None
     if done.returncode != 0:
-        said = "\n".join(done.stdout.decode(errors="replace").splitlines()[-10:])
-        raise NotInstalled(f"{shown} ended with {done.returncode}:\n{said}")
+        output = "\n".join(done.stdout.decode(errors="replace").splitlines()[-10:])
+        raise NotInstalled(f"{text} ended with {done.returncode}:\n{output}")

@@ -32,5 +32,5 @@ def script() -> str:
 
 def checker() -> Callable[[str, Any], None]:
     """Return a script that validates values against its schemas, without additional members."""
-    known = json.loads((files() / "generated/schema.json").read_text(encoding="utf-8"))["$defs"]
-    return lambda name, value: jsonschema_rs.validator_for(known[name]).validate(value)
+    data = json.loads((files() / "generated/schema.json").read_text(encoding="utf-8"))["$defs"]
+    return lambda name, value: jsonschema_rs.validator_for(data[name]).validate(value)

@@ -84,7 +84,7 @@ class PipedCommand(ForkedCommand):
                 self.wait(timeout)
             finally:
                 self.kill()
-            out, err = (one.result(timeout) for one in printed)
+            out, err = (item.result(timeout) for item in printed)
             return out, err
 
 
@@ -137,8 +137,8 @@ class ForkServer:
         stdin, *printed = os.pipe(), os.pipe(), os.pipe()
         theirs = [stdin[0], *(pipe[1] for pipe in printed)]
         pid, ended = self._fork(words, env, cwd, theirs, program)
-        for one in theirs:
-            os.close(one)
+        for their in theirs:
+            os.close(their)
         return PipedCommand(pid, ended, os.fdopen(stdin[1], "w"), *(os.fdopen(pipe[0]) for pipe in printed))
 
     def start_at(self, terminal: int, *words: str | Path, env: Mapping[str, str], cwd: str | Path) -> ForkedCommand:
@@ -225,8 +225,8 @@ def answer(requests: socket.socket) -> None:
             run(request, streams)
         _write_number(ended, pid)
         started[pid] = ended
-        for one in streams:
-            os.close(one)
+        for stream in streams:
+            os.close(stream)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
 
 

@@ -67,8 +67,8 @@ class Rules:
         self.definitions: dict[str, Any] = document[self.keyword]
         if "ElicitResult" in self.definitions:
             # Forms may request numbers, but the schema of their results allows integers only.
-            said = json.dumps(self.definitions["ElicitResult"]).replace('"integer"', '"number"')
-            self.definitions["ElicitResult"] = json.loads(said)
+            result = json.dumps(self.definitions["ElicitResult"]).replace('"integer"', '"number"')
+            self.definitions["ElicitResult"] = json.loads(result)
         self._validators: dict[str, Any] = {}
         self._of_method = {
             one["properties"]["method"]["const"]: name
@@ -124,12 +124,12 @@ class Rules:
         if "$ref" in node:
             return self.unlisted(said, self.definitions[node["$ref"].rpartition("/")[2]], path)
         if "anyOf" in node:
-            fitting = [one for one in node["anyOf"] if self._validator(one).is_valid(said)]
-            found = [self.unlisted(said, one, path) for one in fitting]
-            return min(found, key=len, default=[])
+            fitting = [item for item in node["anyOf"] if self._validator(item).is_valid(said)]
+            results = [self.unlisted(said, item, path) for item in fitting]
+            return min(results, key=len, default=[])
         if isinstance(said, list):
             items = node.get("items", {})
-            return [one for i, part in enumerate(said) for one in self.unlisted(part, items, f"{path}[{i}]")]
+            return [item for i, part in enumerate(said) for item in self.unlisted(part, items, f"{path}[{i}]")]
         if isinstance(said, dict):
             return list(self._unlisted_members(said, node, path))
         return []
@@ -154,8 +154,8 @@ class Rules:
 
 def _code_of(definition: dict[str, Any]) -> int | None:
     """Return the code of an error with a dedicated definition."""
-    for one in definition.get("properties", {}).get("error", {}).get("allOf", []):
-        code: int | None = one.get("properties", {}).get("code", {}).get("const")
+    for item in definition.get("properties", {}).get("error", {}).get("allOf", []):
+        code: int | None = item.get("properties", {}).get("code", {}).get("const")
         if code is not None:
             return code
     return None
@@ -177,7 +177,13 @@ def complaints(frame: dict[str, Any], revision: str | None, method: str = "") ->
 
     Before a version is negotiated, the frame has to match any of them."""
     if revision is None:
-        return min((complaints(frame, one, method) for one in SUPPORTED_PROTOCOL_VERSIONS), key=len)
+        return min(
+            (
+                complaints(frame, supported_protocol_version, method)
+                for supported_protocol_version in SUPPORTED_PROTOCOL_VERSIONS
+            ),
+            key=len,
+        )
     rules = rules_of(revision)
     if "method" in frame:
         return _spoken_complaints(frame, rules)
@@ -189,11 +195,15 @@ def complaints(frame: dict[str, Any], revision: str | None, method: str = "") ->
         return rules.faults(frame, envelope)
     name = rules.of_result(result, method)
     found = rules.faults(frame, envelope) + rules.faults(result, name)
-    found += [f"$.{one}" for one in frame.keys() - {"jsonrpc", "id", "result"}]
+    found += [
+        f"$.{supported_protocol_version}" for supported_protocol_version in frame.keys() - {"jsonrpc", "id", "result"}
+    ]
     if name == "EmptyResult":
         # Strict peers reject additional members here, though the generated schema allows them.
-        known = {"_meta", "resultType"} if revision >= V2026_07_28 else {"_meta"}
-        return found + [f"$.result.{one}" for one in result.keys() - known]
+        known_names = {"_meta", "resultType"} if revision >= V2026_07_28 else {"_meta"}
+        return found + [
+            f"$.result.{supported_protocol_version}" for supported_protocol_version in result.keys() - known_names
+        ]
     return found + rules.unlisted(result, rules.reference(name), "$.result")
 
 

@@ -39,8 +39,8 @@ def running(settings: str, port: int) -> Iterator[None]:
 
 
 def _program(folder: Path) -> tuple[str, dict[str, str]]:
-    if found := shutil.which("haproxy"):
-        return found, dict(os.environ)
+    if result := shutil.which("haproxy"):
+        return result, dict(os.environ)
     unpacked = debian.unpack("haproxy", folder, *LIBRARIES)
-    paths = ":".join(str(one) for one in unpacked.glob("usr/lib/*") if one.is_dir())
+    paths = ":".join(str(item) for item in unpacked.glob("usr/lib/*") if item.is_dir())
     return str(unpacked / "usr/sbin/haproxy"), {**os.environ, "LD_LIBRARY_PATH": paths}

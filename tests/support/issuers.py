@@ -81,8 +81,8 @@ class Issuer:
 
     def claims(self, audience: str, **more: Any) -> dict[str, Any]:
         now = int(time.time())
-        said = {"iss": self.url, "sub": "ada", "aud": audience, "exp": now + 300, "iat": now, "scope": "", **more}
-        return {name: value for name, value in said.items() if value is not None}
+        message = {"iss": self.url, "sub": "ada", "aud": audience, "exp": now + 300, "iat": now, "scope": "", **more}
+        return {name: value for name, value in message.items() if value is not None}
 
     def token(self, audience: str, *, kid: str = "one", header: dict[str, Any] | None = None, **more: Any) -> str:
         """Return a valid token. Arguments replace claims; None removes one."""

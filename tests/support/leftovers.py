@@ -27,17 +27,17 @@ def start() -> None:
 
 def running() -> dict[int, str]:
     """Return the marked processes and their command lines. Linux only; empty elsewhere."""
-    wanted = f"{MARK}={os.getpid()}".encode()
-    found = {}
+    response = f"{MARK}={os.getpid()}".encode()
+    results = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             environment = (folder / "environ").read_bytes()
             command = (folder / "cmdline").read_bytes()
         except OSError:
             continue  # it has exited, or belongs to another user
-        if wanted in environment.split(b"\0") and command and int(folder.name) != os.getpid():
-            found[int(folder.name)] = command.replace(b"\0", b" ").decode(errors="replace").strip()
-    return found
+        if response in environment.split(b"\0") and command and int(folder.name) != os.getpid():
+            results[int(folder.name)] = command.replace(b"\0", b" ").decode(errors="replace").strip()
+    return results
 
 
 def end() -> dict[int, str]:

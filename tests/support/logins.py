@@ -47,9 +47,9 @@ PROGRAM = {
 @contextmanager
 def provider(folder: Path, **settings: Any) -> Iterator[str]:
     """Run npm's oidc-provider with dynamic registration. Skips the test where it is not available."""
-    said = {"clients": [ASKING, PROGRAM], "scopes": SCOPES, "registration": True, **settings}
+    message = {"clients": [ASKING, PROGRAM], "scopes": SCOPES, "registration": True, **settings}
     try:
-        with oidc.provider(folder, **said) as issuer:
+        with oidc.provider(folder, **message) as issuer:
             yield issuer
     except node.NotInstalled as why:
         if os.environ.get("CI"):

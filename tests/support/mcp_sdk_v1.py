@@ -24,17 +24,17 @@ def python() -> Path:
     (node.CACHE / ".gitignore").write_text("*\n", encoding="utf-8")
     pins = hashlib.sha256(PINS.read_bytes()).hexdigest()[:16]
     home = node.CACHE / f"official-1-{sys.version_info[0]}.{sys.version_info[1]}-{pins}"
-    found = home / "bin" / "python"
+    result = home / "bin" / "python"
     if not (home / "ready").exists():
         # Environments cannot be moved, so it is created in place; a concurrent run creates the same one.
         _run_checked([sys.executable, "-m", "venv", "--without-pip", str(home)])
         if uv := shutil.which("uv"):
-            pip = [uv, "pip", "install", "--python", str(found)]
+            pip = [uv, "pip", "install", "--python", str(result)]
         else:
-            pip = [sys.executable, "-m", "pip", "--python", str(found), "install", "--no-compile"]
+            pip = [sys.executable, "-m", "pip", "--python", str(result), "install", "--no-compile"]
         _run_checked([*pip, "--quiet", "-r", str(PINS)])
         (home / "ready").touch()
-    return found
+    return result
 
 
 def _run_checked(command: list[str]) -> None:

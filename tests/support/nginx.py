@@ -53,7 +53,7 @@ server {{
 def in_front_of(behind: int, *others: int, pooled: int, prefix: str = "") -> Iterator[int]:
     """Run nginx in front of these ports, in turn, and yield its port. A prefix is removed from request paths."""
     port = free_port()
-    servers = " ".join(f"server 127.0.0.1:{one};" for one in (behind, *others))
+    servers = " ".join(f"server 127.0.0.1:{item};" for item in (behind, *others))
     inner = "/" if prefix else ""
     http = IN_FRONT.format(behind=behind, prefix=prefix, inner=inner, servers=servers, port=port, pooled=pooled)
     with running(http, port):
@@ -70,7 +70,7 @@ def running(http: str, port: int) -> Iterator[None]:
             user="user root;" if os.getuid() == 0 else "",
             folder=folder,
             http=http,
-            temporary=" ".join(f"{one}_temp_path {folder}/{one};" for one in TEMPORARY),
+            temporary=" ".join(f"{item}_temp_path {folder}/{item};" for item in TEMPORARY),
         )
         (folder / "nginx.conf").write_text(settings)
         command = [program, "-p", folder, "-c", folder / "nginx.conf", "-e", folder / "log"]

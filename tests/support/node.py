@@ -101,7 +101,7 @@ def _install_packages(folder: Path, pins: Path, node: Path, npm: Path) -> None:
 
 
 def _run_checked(command: list[str], folder: Path) -> None:
-    shown = f"`{' '.join(command)}`"
+    text = f"`{' '.join(command)}`"
     try:
         done = subprocess.run(
             command,
@@ -116,7 +116,7 @@ def _run_checked(command: list[str], folder: Path) -> None:
     except OSError as why:
         raise NotInstalled(f"{command[0]} does not start: {why.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise NotInstalled(f"{shown} took more than {INSTALL_SECONDS} s") from None
+        raise NotInstalled(f"{text} took more than {INSTALL_SECONDS} s") from None
     if done.returncode != 0:
-        said = "\n".join(done.stdout.decode(errors="replace").splitlines()[-20:])
-        raise NotInstalled(f"{shown} ended with {done.returncode}:\n{said}")
+        output = "\n".join(done.stdout.decode(errors="replace").splitlines()[-20:])
+        raise NotInstalled(f"{text} ended with {done.returncode}:\n{output}")

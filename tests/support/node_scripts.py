@@ -76,11 +76,11 @@ class Conversation:
         return self._steps[step]
 
     def __getitem__(self, step: str) -> Any:
-        said = self._step(step)
-        assert "error" not in said, said
-        return said["value"]
+        result = self._step(step)
+        assert "error" not in result, result
+        return result["value"]
 
     def error(self, step: str) -> Any:
-        said = self._step(step)
-        assert "error" in said, said
-        return said["error"]
+        result = self._step(step)
+        assert "error" in result, result
+        return result["error"]

@@ -78,9 +78,9 @@ class PageResponse:
 
     @property
     def location(self) -> str | None:
-        found = self.headers.get("location")
+        response = self.headers.get("location")
         refresh = re.search(r'http-equiv="refresh" content="0;url=([^"]*)"', self.text)
-        return urljoin(self.url, found) if found else unescape(refresh[1]) if refresh else None
+        return urljoin(self.url, response) if response else unescape(refresh[1]) if refresh else None
 
 
 class Browser:
@@ -142,15 +142,15 @@ class Browser:
         if form is None:
             raise AssertionError(f"HTTP {seen.status} at {seen.url}, and no form: {seen.text[:2000]}")
         action = re.search(r'action="([^"]*)"', form[1])
-        said: dict[str, str] = {}
+        message: dict[str, str] = {}
         for tag in re.findall(r"<input[^>]*>", form[2]):
             name = re.search(r'name="([^"]*)"', tag)
             value = re.search(r'value="([^"]*)"', tag)
             if name is not None:
-                said[name[1]] = unescape(value[1]) if value else ""
-        if "login" in said:
+                message[name[1]] = unescape(value[1]) if value else ""
+        if "login" in message:
             origin = "{0.scheme}://{0.netloc}".format(urlsplit(seen.url))
-            said |= {"login": self.accounts.get(origin, self.account), "password": "anything"}
+            message |= {"login": self.accounts.get(origin, self.account), "password": "anything"}
         if 'name="answer"' in form[2]:
-            said["answer"] = self.answer
-        return self.request("POST", urljoin(seen.url, unescape(action[1]) if action else ""), said)
+            message["answer"] = self.answer
+        return self.request("POST", urljoin(seen.url, unescape(action[1]) if action else ""), message)

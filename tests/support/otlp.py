@@ -83,7 +83,7 @@ class Receiver:
             else:
                 for resource in measured.ExportMetricsServiceRequest.FromString(body).resource_metrics:
                     service = attributes(resource.resource)["service.name"]
-                    self.metrics += [(service, one) for scope in resource.scope_metrics for one in scope.metrics]
+                    self.metrics += [(service, metric) for scope in resource.scope_metrics for metric in scope.metrics]
                 answer = measured.ExportMetricsServiceResponse()
             self._news.notify_all()
         return bytes(answer.SerializeToString())
@@ -94,7 +94,7 @@ class Receiver:
 
 
 def attributes(of: Any) -> dict[str, Any]:
-    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in of.attributes}
+    return {attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value")) for attribute in of.attributes}
 
 
 @contextmanager

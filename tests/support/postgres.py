@@ -112,8 +112,8 @@ class Server:
             cursor = connection.execute(text)
             while cursor.nextset():
                 pass
-            found = cursor.fetchone() if cursor.description else None
-            return "" if found is None else str(found[0])
+            response = cursor.fetchone() if cursor.description else None
+            return "" if response is None else str(response[0])
 
     def initialise(self) -> None:
         how = ["-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C"]
@@ -180,10 +180,10 @@ class Server:
             group=self._user,
             extra_groups=[] if self._user else None,
         )
-        said = done.stdout.decode(errors="replace")
+        output = done.stdout.decode(errors="replace")
         if done.returncode != 0:
-            raise RuntimeError(f"{command[0]} ended with {done.returncode}: {said}")
-        return said
+            raise RuntimeError(f"{command[0]} ended with {done.returncode}: {output}")
+        return output
 
 
 def _name(url: str) -> str:
@@ -201,13 +201,13 @@ def server() -> Iterator[Server]:
         user = "postgres"
         shutil.chown(folder, user, user)
         folder.chmod(0o755)
-    one = Server(binaries, folder, user)
+    result = Server(binaries, folder, user)
     try:
-        one.initialise()
-        one.start()
-        yield one
+        result.initialise()
+        result.start()
+        yield result
     finally:
-        one.stop(signal.SIGQUIT)
+        result.stop(signal.SIGQUIT)
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -56,8 +56,8 @@ def check(item: pytest.Item) -> None:
     """Fail a test that sent invalid frames, unless it is marked with `broken_frames`."""
     if item.get_closest_marker("broken_frames") is not None:
         forget()
-    elif found := list(iterate_invalid_frames()):
-        pytest.fail("invalid frames for their protocol version:\n" + "\n".join(found), pytrace=False)
+    elif results := list(iterate_invalid_frames()):
+        pytest.fail("invalid frames for their protocol version:\n" + "\n".join(results), pytrace=False)
 
 
 def iterate_invalid_frames() -> Iterator[str]:
@@ -65,12 +65,12 @@ def iterate_invalid_frames() -> Iterator[str]:
     sent = _sent[:]
     del _sent[: len(sent)]
     for frame, revision, answers, key in sent:
-        said = msgspec.json.decode(frame)
-        known = revision if "method" not in said else _revision_in(said) or revision
-        for complaint in complaints(said, known, answers):
+        data = msgspec.json.decode(frame)
+        known_names = revision if "method" not in data else _revision_in(data) or revision
+        for complaint in complaints(data, known_names, answers):
             _seen.discard(key)
             about = f" in answer to {answers}" if answers else ""
-            yield f"{complaint}\n  in what was sent{about} ({known}): {frame[:1000].decode()}"
+            yield f"{complaint}\n  in what was sent{about} ({known_names}): {frame[:1000].decode()}"
 
 
 def forget() -> None:
@@ -86,11 +86,11 @@ def _revision_in(request: dict[str, Any]) -> str | None:
     if not isinstance(params, dict):
         return None
     if request["method"] == "initialize":
-        wanted = params.get("protocolVersion")
-        return wanted if wanted in SUPPORTED_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION
+        response = params.get("protocolVersion")
+        return response if response in SUPPORTED_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION
     meta = params.get("_meta")
-    wanted = meta.get(PROTOCOL_VERSION_META_KEY) if isinstance(meta, dict) else None
-    return wanted if wanted is None or wanted in SUPPORTED_PROTOCOL_VERSIONS else FIRST_MODERN_VERSION
+    response = meta.get(PROTOCOL_VERSION_META_KEY) if isinstance(meta, dict) else None
+    return response if response is None or response in SUPPORTED_PROTOCOL_VERSIONS else FIRST_MODERN_VERSION
 
 
 class LineRecorder:

@@ -76,11 +76,11 @@ class Peer:
 
     def answer(self, status: int, body: bytes | str = b"", kind: str = "application/json", **headers: str) -> None:
         """Send a whole response."""
-        said = body.encode() if isinstance(body, str) else body
-        lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(said)}"]
-        lines += [f"Content-Type: {kind}"] if said else []
+        message = body.encode() if isinstance(body, str) else body
+        lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(message)}"]
+        lines += [f"Content-Type: {kind}"] if message else []
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-        self.send("\r\n".join(lines).encode() + b"\r\n\r\n" + said)
+        self.send("\r\n".join(lines).encode() + b"\r\n\r\n" + message)
 
     def json(self, message: Any, status: int = 200, **headers: str) -> None:
         self.answer(status, json.dumps(message), **headers)
@@ -100,8 +100,8 @@ class Peer:
         self.send("\r\n".join(lines) + "\r\n\r\n")
 
     def chunk(self, data: bytes | str) -> None:
-        said = data.encode() if isinstance(data, str) else data
-        self.send(b"%x\r\n%b\r\n" % (len(said), said))
+        message = data.encode() if isinstance(data, str) else data
+        self.send(b"%x\r\n%b\r\n" % (len(message), message))
 
     def event(self, message: Any, id: str | None = None, name: str | None = None) -> None:
         text = message if isinstance(message, str) else json.dumps(message)
@@ -226,7 +226,7 @@ class Endpoint:
         return self.site.url
 
     def requests_for(self, says: str) -> list[Request]:
-        return [one for one in self.seen if one.says == says]
+        return [item for item in self.seen if item.says == says]
 
     async def wait_for_request(self, says: str, times: int = 1) -> Request:
         await wait_until(lambda: len(self.requests_for(says)) >= times)
@@ -237,9 +237,9 @@ class Endpoint:
             request = await peer.request()
             self.seen.append(request)
             rule = self.rules.get(request.says, self._properly)
-            said = rule(peer, request)
-            if asyncio.iscoroutine(said):
-                await said
+            result = rule(peer, request)
+            if asyncio.iscoroutine(result):
+                await result
 
     def _properly(self, peer: Peer, request: Request) -> None:
         says = request.says

@@ -37,7 +37,7 @@ def _is_available(name: str) -> bool:
     if name.partition(".")[0] != "support":
         return name.partition(".")[0] in AVAILABLE
     file = SUPPORT.parent.joinpath(*name.split(".")).with_suffix(".py")
-    return not file.exists() or all(_is_available(one) for one in _imported(file, deep=False))
+    return not file.exists() or all(_is_available(item) for item in _imported(file, deep=False))
 
 
 @cache

@@ -138,7 +138,7 @@ def _is_external(value: Any, names: set[str]) -> bool:
         if not _is_ours(module):
             return False
         functions = [value] if isinstance(value, FunctionType) else [*vars(value).values()]
-        return any(_starts_process(getattr(one, "__func__", one)) for one in functions)
+        return any(_starts_process(getattr(function, "__func__", function)) for function in functions)
     return _names_program(value)
 
 
@@ -151,9 +151,9 @@ def _names_program(value: Any, depth: int = 3) -> bool:
     if isinstance(value, str):
         return value == sys.executable or value in POSTGRES
     if depth and isinstance(value, list | tuple):
-        return any(_names_program(one, depth - 1) for one in value)
+        return any(_names_program(item, depth - 1) for item in value)
     if depth and isinstance(value, dict):
-        return any(_names_program(one, depth - 1) for one in value.values())
+        return any(_names_program(item, depth - 1) for item in value.values())
     return False
 
 

@@ -157,13 +157,13 @@ def journal(entries: Sequence[Entry], **options: object) -> bytes:
 
 
 def entry(message: str | bytes, priority: int = 6, source: str = "test", **fields: str) -> Entry:
-    given = [
+    values = [
         ("MESSAGE", message),
         ("PRIORITY", str(priority)),
         ("SYSLOG_IDENTIFIER", source),
         ("_HOSTNAME", "maschine"),
     ]
-    return [*given, *fields.items()]
+    return [*values, *fields.items()]
 
 
 # Hives

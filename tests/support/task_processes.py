@@ -70,8 +70,8 @@ class Child:
 
     async def create(self, tool: str, **arguments: Any) -> str:
         """Create a task, and return it once it is acknowledged."""
-        said = await self.request("tools/call", {"name": tool, "arguments": arguments})
-        id: str = said["result"]["taskId"]
+        response = await self.request("tools/call", {"name": tool, "arguments": arguments})
+        id: str = response["result"]["taskId"]
         return id
 
     async def get(self, id: str) -> Any:
@@ -81,9 +81,9 @@ class Child:
         """Poll a task until it has one of these statuses."""
         async with asyncio.timeout(TIMEOUT_SECONDS):
             while True:
-                found = await self.get(id)
-                if found["status"] in statuses:
-                    return found
+                response = await self.get(id)
+                if response["status"] in statuses:
+                    return response
                 await asyncio.sleep(0.01)
 
     async def kill(self) -> None:

@@ -31,11 +31,11 @@ async def wait_until(condition: Callable[[], Any]) -> Any:
     """Poll a condition that has no event, and return its first true value."""
     async with asyncio.timeout(TIMEOUT_SECONDS):
         while True:
-            found = condition()
-            if isawaitable(found):
-                found = await found
-            if found:
-                return found
+            result = condition()
+            if isawaitable(result):
+                result = await result
+            if result:
+                return result
             await asyncio.sleep(0.001)
 
 
@@ -82,14 +82,14 @@ def with_tools(store: str = "sqlite://", **options: Any) -> tuple[Server, ToolEv
     @server.tool(task="required")
     async def ask(ctx: Context) -> str:
         """Asks one thing."""
-        said = await ctx.elicit("Well?", str)
-        return f"{said.action}: {said.data}"
+        result = await ctx.elicit("Well?", str)
+        return f"{result.action}: {result.data}"
 
     @server.tool(task="required")
     async def ask_two(ctx: Context) -> list[str]:
         """Asks two things at once."""
-        one, two = await asyncio.gather(ctx.elicit("One?", str, key="one"), ctx.elicit("Two?", str, key="two"))
-        return [str(one.data), str(two.data)]
+        item, two = await asyncio.gather(ctx.elicit("One?", str, key="one"), ctx.elicit("Two?", str, key="two"))
+        return [str(item.data), str(two.data)]
 
     @server.tool(task="required")
     async def refuse() -> str:
@@ -109,11 +109,11 @@ def with_tools(store: str = "sqlite://", **options: Any) -> tuple[Server, ToolEv
     @server.tool(task=TaskConfig(detachable=True))
     async def later(ctx: Context) -> str:
         """Asks first, and becomes a task then."""
-        said = await ctx.elicit("Who?", str)
+        result = await ctx.elicit("Who?", str)
         await ctx.step("note", lambda: gates.done.append("noted"))
         await ctx.continue_as_task()
         gates.done.append("later")
-        return f"hello {said.data}"
+        return f"hello {result.data}"
 
     return server, gates
 

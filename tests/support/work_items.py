@@ -51,9 +51,11 @@ async def read_all_rows(items: WorkItemStore) -> Any:
     """Return all rows, to check that nothing has changed."""
 
     def fetch(tx: Transaction) -> Any:
-        found = tx.fetch_all(WorkItem, "select * from (select " + _COLUMNS + " from work_item) all_of_it order by id")
+        response = tx.fetch_all(
+            WorkItem, "select * from (select " + _COLUMNS + " from work_item) all_of_it order by id"
+        )
         blockers = tx.fetch_all(tuple[str, str], "select item, blocker from work_item_blocker order by item, blocker")
-        return found, blockers, tx.fetch_one(int, "select count(*) from work_item_event")
+        return response, blockers, tx.fetch_one(int, "select count(*) from work_item_event")
 
     return await items.read(fetch)
 
@@ -63,12 +65,12 @@ _COLUMNS = ", ".join(WorkItem.__struct_fields__)
 
 async def check_counts(items: WorkItemStore) -> None:
     """Check every stored count against the rows."""
-    found, pairs, _ = await read_all_rows(items)
-    by_id = {one.id: one for one in found}
-    for one in found:
+    result, pairs, _ = await read_all_rows(items)
+    by_id = {one.id: one for one in result}
+    for one in result:
         blockers = [by_id[blocker] for item, blocker in pairs if item == one.id]
         assert one.blockers_open == sum(other.status != "completed" for other in blockers), one
-        assert one.children_open == sum(other.is_open for other in found if other.parent_id == one.id), one
+        assert one.children_open == sum(other.is_open for other in result if other.parent_id == one.id), one
         above = one.parent_id is not None and by_id[one.parent_id].blocked
         assert one.blocked == (one.blockers_open > 0 or above), one
         waiting = [by_id[item] for item, blocker in pairs if blocker == one.id]

@@ -107,11 +107,11 @@ class Fleet:
 
     def workers(self) -> set[int]:
         """Return the ids of its child processes, from /proc."""
-        found: set[int] = set()
+        result: set[int] = set()
         with suppress(OSError):
             for children in Path(f"/proc/{self.process.pid}/task").glob("*/children"):
-                found |= set(map(int, children.read_text().split()))
-        return found
+                result |= set(map(int, children.read_text().split()))
+        return result
 
     async def wait_until(self, condition: Callable[[], bool] | Callable[[], Awaitable[bool]]) -> None:
         """Poll until a condition is true: other processes send us no events."""
@@ -164,13 +164,13 @@ class HttpAnswer:
     def json(self) -> Any:
         if self.fields.get("content-type", "").startswith("text/event-stream"):
             events = [line[5:].strip() for line in self.body.decode().splitlines() if line.startswith("data:")]
-            return json.loads([one for one in events if one][-1])
+            return json.loads([event for event in events if event][-1])
         return json.loads(self.body)
 
     @property
     def value(self) -> Any:
-        found = self.json["result"]
-        value = found["structuredContent"] if "structuredContent" in found else found["content"][0]["text"]
+        result = self.json["result"]
+        value = result["structuredContent"] if "structuredContent" in result else result["content"][0]["text"]
         return value["result"] if isinstance(value, dict) else value
 
 
@@ -266,18 +266,18 @@ class Session:
         self._last = 0
 
     async def send(self, message: dict[str, Any], line: HttpConnection | None = None) -> Any:
-        one = line or await HttpConnection.to(self.port)
+        item = line or await HttpConnection.to(self.port)
         try:
-            return await one.post({"jsonrpc": "2.0", **message}, **self.fields)
+            return await item.post({"jsonrpc": "2.0", **message}, **self.fields)
         finally:
             if line is None:
-                await one.close()
+                await item.close()
 
     async def begin(self, line: HttpConnection | None = None, **capabilities: Any) -> Session:
         about = {"name": "a test", "version": "1"}
         params = {"protocolVersion": HANDSHAKE_VERSION, "capabilities": capabilities, "clientInfo": about}
-        said = await self.send({"id": 0, "method": "initialize", "params": params}, line)
-        self.fields["mcp_session_id"] = said.fields["mcp-session-id"]
+        response = await self.send({"id": 0, "method": "initialize", "params": params}, line)
+        self.fields["mcp_session_id"] = response.fields["mcp-session-id"]
         assert (await self.send({"method": "notifications/initialized"}, line)).status == 202
         return self
 
@@ -304,9 +304,9 @@ def application(server: Path, made: str = "server.http_app()") -> Path:
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as item:
+        item.bind(("127.0.0.1", 0))
+        return int(item.getsockname()[1])
 
 
 def certificate(folder: Path) -> Path:

@@ -26,12 +26,12 @@ def mypy(paths: list[Path]) -> Found:
     # The configuration of `make check`, so that what it has checked already is not checked again.
     done = subprocess.run([*command, "--config-file", "pyproject.toml"], cwd=ROOT, capture_output=True, text=True)
     assert not done.stderr, done.stderr
-    found: Found = {path.name: {} for path in paths}
+    results: Found = {path.name: {} for path in paths}
     for line in done.stdout.splitlines():
         reported = re.fullmatch(r"(?:.*/)?([^/:]+):(\d+): (?:error|note): (.*)", line)
         assert reported, line
-        found[reported[1]].setdefault(int(reported[2]), reported[3])
-    return found
+        results[reported[1]].setdefault(int(reported[2]), reported[3])
+    return results
 
 
 def pyright(paths: list[Path]) -> Found:
@@ -46,11 +46,13 @@ def pyright(paths: list[Path]) -> Found:
     done = subprocess.run(
         [*command, sys.executable, *paths], cwd=HERE, capture_output=True, text=True, env=node.environment()
     )
-    found: Found = {path.name: {} for path in paths}
-    for one in json.loads(done.stdout)["generalDiagnostics"]:
-        if one["severity"] == "error":
-            found[Path(one["file"]).name][one["range"]["start"]["line"] + 1] = one["message"]
-    return found
+    results: Found = {path.name: {} for path in paths}
+    for general_diagnostic in json.loads(done.stdout)["generalDiagnostics"]:
+        if general_diagnostic["severity"] == "error":
+            results[Path(general_diagnostic["file"]).name][general_diagnostic["range"]["start"]["line"] + 1] = (
+                general_diagnostic["message"]
+            )
+    return results
 
 
 @pytest.fixture(scope="module")

@@ -60,14 +60,14 @@ class ServedConsole:
     def _read(self, pipe: TextIO) -> None:
         for line in pipe:
             self.said.append(line)
-            if found := _TOKEN.search(line):
-                token = found["token"] or Path(found["file"]).read_text(encoding="utf-8").strip()
+            if match := _TOKEN.search(line):
+                token = match["token"] or Path(match["file"]).read_text(encoding="utf-8").strip()
                 self.environment["PORTICO_TOKEN"] = token
             if command := _COMMAND.search(line):
                 line = self._fork_server.run(*command[1].split(), env=self.environment).stdout
-            found = _LINK.search(line)
-            if found and not self.link:
-                self.link = found[0]
+            match = _LINK.search(line)
+            if match and not self.link:
+                self.link = match[0]
                 self._found.set()
         if pipe is self.process.stderr:
             self._found.set()
@@ -114,7 +114,9 @@ class Visit:
         self.context.set_default_timeout(TIMEOUT_SECONDS)
         self.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=console.origin)
         self.page = self.context.new_page()
-        self.page.on("console", lambda said: said.type in ("error", "warning") and self.wrong.append(said.text))
+        self.page.on(
+            "console", lambda message: message.type in ("error", "warning") and self.wrong.append(message.text)
+        )
         self.page.on("pageerror", lambda error: self.wrong.append(f"uncaught: {error}"))
         self.page.on("dialog", lambda dialog: (self.wrong.append(f"a dialog: {dialog.message}"), dialog.dismiss()))
         self.page.on("request", self._look)
@@ -150,7 +152,7 @@ class Visit:
                 resources.files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
             )
         view = self.page.evaluate("location.hash")
-        return [f"{view}: {one}" for one in self.page.evaluate(_LOOK)]
+        return [f"{view}: {item}" for item in self.page.evaluate(_LOOK)]
 
     def close(self) -> None:
         self.context.close()
@@ -169,8 +171,8 @@ def program() -> str:
 @pytest.fixture(scope="module")
 def browser(program: str) -> Iterator[Any]:
     """One for a file: while it is there Playwright's loop runs in this thread, and the tests of other files have theirs."""
-    with chromium.running(program) as one:
-        yield one
+    with chromium.running(program) as item:
+        yield item
 
 
 @pytest.fixture(scope="session")
@@ -184,8 +186,8 @@ def serve(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> 
         return running[command]
 
     yield start
-    for one in running.values():
-        one.stop()
+    for item in running.values():
+        item.stop()
 
 
 @pytest.fixture(scope="session")
@@ -201,18 +203,18 @@ def services(program: str, serve: Callable[..., ServedConsole]) -> ServedConsole
 @pytest.fixture(scope="module")
 def visit(browser: Any) -> Iterator[Callable[..., Visit]]:
     """A page of a console; the same one for the same wishes, because to open one takes longer than what is done on it."""
-    known: dict[str, Visit] = {}
+    known_names: dict[str, Visit] = {}
 
     def start(console: ServedConsole, **options: Any) -> Visit:
         wish = f"{console.origin} {sorted(options.items())}"
-        if wish not in known:
-            known[wish] = Visit(browser, console, **options)
-            known[wish].enter()
-        return known[wish]
+        if wish not in known_names:
+            known_names[wish] = Visit(browser, console, **options)
+            known_names[wish].enter()
+        return known_names[wish]
 
     yield start
-    for one in known.values():
-        one.close()
+    for item in known_names.values():
+        item.close()
 
 
 @pytest.fixture

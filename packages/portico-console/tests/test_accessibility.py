@@ -24,10 +24,10 @@ def test_no_rule_of_axe_is_broken_in_either_scheme(visit: Callable[..., Any], va
     for view in VIEWS:
         page.evaluate("view => { location.hash = `#/self/${view}` }", view)
         expect(page.locator("#main h1").first).to_be_visible()
-        broken += [f"{view}: {one}" for one in seen.violations()]
+        broken += [f"{view}: {violation}" for violation in seen.violations()]
     page.keyboard.press("Control+k")
     expect(page.get_by_role("combobox", name="Search or run a command")).to_be_visible()
-    broken += [f"palette: {one}" for one in seen.violations()]
+    broken += [f"palette: {violation}" for violation in seen.violations()]
     page.keyboard.press("Escape")
     assert not broken, "\n".join(broken)
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -43,9 +43,9 @@ def office(program: str, serve: Callable[..., Any], tmp_path_factory: pytest.Tem
 
 @pytest.fixture
 def seen(visit: Callable[..., Any], office: Any) -> Iterator[Any]:
-    one = visit(office)
-    yield one
-    assert not one.wrong, one.wrong
+    result = visit(office)
+    yield result
+    assert not result.wrong, result.wrong
 
 
 def test_calls_and_times_are_counted_while_one_looks(tried: Any) -> None:
@@ -136,8 +136,8 @@ asyncio.run(main())
 
 def test_tasks_show_their_progress_and_can_be_cancelled(visit: Callable[..., Any], serve: Callable[..., Any]) -> None:
     reports = serve("serve", str(ROOT / "examples" / "reports.py"), "--transport", "http", "--port", "0")
-    one = visit(reports)
-    page = one.page
+    result = visit(reports)
+    page = result.page
     reports.python("-c", START, f"{reports.origin}/mcp")
     page.get_by_role("link", name="Tasks").click()
     expect(page.get_by_role("article").filter(has_text="completed")).to_contain_text("make_report")
@@ -150,7 +150,7 @@ def test_tasks_show_their_progress_and_can_be_cancelled(visit: Callable[..., Any
     page.keyboard.press("Escape")
     running.get_by_role("button", name="Cancel").click()
     expect(page.get_by_role("article").filter(has_text="cancelled")).to_be_visible()
-    assert not one.wrong, one.wrong
+    assert not result.wrong, result.wrong
 
 
 def test_a_tool_that_supports_tasks_is_run_as_one_on_request(

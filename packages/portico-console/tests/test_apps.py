@@ -47,13 +47,13 @@ def served(program: str, serve: Callable[..., Any]) -> Any:
 
 @pytest.fixture
 def seen(visit: Callable[..., Any], served: Any) -> Iterator[Any]:
-    shown = visit(served)
-    yield shown
-    page = shown.page
+    result = visit(served)
+    yield result
+    page = result.page
     assert page.url.startswith(served.origin)
     assert page.evaluate("window.pwned === undefined")
-    wrong = [one for one in shown.wrong if not any(word in one for word in POLICY)]
-    shown.wrong.clear()
+    wrong = [item for item in result.wrong if not any(word in item for word in POLICY)]
+    result.wrong.clear()
     assert not wrong
 
 
@@ -76,13 +76,13 @@ def _show_app(card: Any) -> bool:
     the console asks there.
     """
     question = card.get_by_role("button", name="Load app")
-    shown = card.frame_locator("iframe").locator("iframe")
+    result = card.frame_locator("iframe").locator("iframe")
     end = time.monotonic() + 10
     while time.monotonic() < end:
         if question.count():
             question.click()
             return False
-        if shown.count():
+        if result.count():
             return True
         card.page.wait_for_timeout(20)
     return True
@@ -95,7 +95,7 @@ def app_of(card: Any) -> Any:
 def said(app: Any, kind: str) -> Any:
     """The last of what it has said of a kind."""
     expect(app.locator("#out")).to_contain_text(f"{kind}\t")
-    lines = [one.partition("\t") for one in app.locator("#out").text_content().splitlines()]
+    lines = [splitline.partition("\t") for splitline in app.locator("#out").text_content().splitlines()]
     return json.loads([rest for name, _, rest in lines if name == kind][-1])
 
 
@@ -135,7 +135,7 @@ def test_app_receives_its_input_result_and_host_context_changes(seen: Any) -> No
     expect(frame).to_have_css("height", "800px")
     page.set_viewport_size({"width": 1280, "height": 800})
     heard = page.frames[-1].evaluate(HELD)
-    assert not [one for one in heard if one[1]]
+    assert not [item for item in heard if item[1]]
     kinds = [kind for kind, _ in heard]
     assert kinds[:3] == ["InitializeResult", "ToolInput", "ToolResult"] and "HostContextChanged" in kinds[3:]
 
@@ -184,7 +184,7 @@ def test_app_link_is_opened_only_after_user_approval(seen: Any) -> None:
     assert opened.value.evaluate("window.opener") is None
     opened.value.close()
     assert said(app, "link") == {}
-    seen.wrong[:] = [one for one in seen.wrong if "another page" not in one]
+    seen.wrong[:] = [item for item in seen.wrong if "another page" not in item]
 
 
 def test_app_receives_the_cancellation_and_is_torn_down_before_it_closes(seen: Any) -> None:
@@ -207,14 +207,14 @@ def test_app_receives_the_cancellation_and_is_torn_down_before_it_closes(seen: A
 
 def test_hostile_app_gets_no_access(seen: Any) -> None:
     page = seen.page
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
     card = run(seen, "probes")
     app = app_of(card)
     expect(app.locator("#out")).to_contain_text("answers", timeout=15_000)
-    found = json.loads(app.locator("#out").inner_text())
-    answers = found.pop("answers")
-    assert {name: value for name, value in found.items() if not value.startswith("no: ")} == {"alert": ""}
+    data = json.loads(app.locator("#out").inner_text())
+    answers = data.pop("answers")
+    assert {name: value for name, value in data.items() if not value.startswith("no: ")} == {"alert": ""}
     assert answers == {
         "1": [-32602],
         "2": [-32602],
@@ -239,7 +239,7 @@ def test_hostile_app_gets_no_access(seen: Any) -> None:
         card.get_by_role("button", name="Reload app").click()
         _show_app(card)
         expect(app.locator("#out")).to_contain_text("answers")
-    assert not [one for one in asked if "example.org" in one or ":9/" in one or "login" in one]
+    assert not [one for one in requests if "example.org" in one or ":9/" in one or "login" in one]
     assert not page.get_by_role("group", name="App permission request").count()
 
 
@@ -286,23 +286,23 @@ def test_app_behind_a_gateway_calls_its_server_tools_by_unprefixed_names(
     example = ROOT / "examples" / "app.py"
     command = json.dumps([sys.executable, str(example)])
     (tmp_path / "gateway.toml").write_text(
-        "".join(f"[upstream.{one}]\ncommand = {command}\n" for one in ("dice", "other"))
+        "".join(f"[upstream.{frame}]\ncommand = {command}\n" for frame in ("dice", "other"))
     )
-    shown = visit(serve("serve", str(tmp_path / "gateway.toml"), "--transport", "http", "--port", "0"))
-    card = run(shown, "dice_roll")
+    result = visit(serve("serve", str(tmp_path / "gateway.toml"), "--transport", "http", "--port", "0"))
+    card = run(result, "dice_roll")
     app = app_of(card)
     expect(app.locator("#dice")).not_to_have_text("…")
     app.get_by_role("button", name="Roll again").click()
     expect(card.get_by_role("group", name="App permission request")).to_contain_text("dice_roll_again")
     allow(card)
     expect(card.get_by_role("log", name="App log")).to_contain_text("calls dice_roll_again")
-    within = next(one for one in shown.page.frames if one.url == "about:srcdoc")
+    within = next(frame for frame in result.page.frames if frame.url == "about:srcdoc")
     refused = within.evaluate("""new Promise((done) => {
       addEventListener("message", ({ data }) => data.id === "other" && done(data.error.code));
       parent.postMessage({ jsonrpc: "2.0", id: "other", method: "tools/call", params: { name: "other_roll_again", arguments: {} } }, "*");
     })""")
     assert refused == -32602
-    assert not shown.wrong
+    assert not result.wrong
 
 
 # Other hosts
@@ -388,7 +388,7 @@ def test_app_reaches_only_allowed_hosts(seen: Any, host: Any, contained: bool) -
     allowed = seen.page.evaluate(SHOW, [{"connectDomains": [origin], "resourceDomains": [origin]}, html])
     assert allowed.pop("webrtc", "NotAllowedError") == "NotAllowedError"
     assert allowed == {"fetch": "hello", "redirected": "hello", "picture": "shown", "data": "shown"}
-    seen.wrong = [one for one in seen.wrong if not one.startswith(f"a request to {origin}")]
+    seen.wrong = [item for item in seen.wrong if not item.startswith(f"a request to {origin}")]
 
 
 NESTED = """<body><script>
@@ -411,7 +411,7 @@ def test_blocked_navigation_opens_no_connection(seen: Any, way: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         card = run(seen, "probes")
         expect(app_of(card).locator("#out")).to_contain_text("answers", timeout=15_000)
-        within = next(one for one in seen.page.frames if one.url == "about:srcdoc")
+        within = next(frame for frame in seen.page.frames if frame.url == "about:srcdoc")
         within.evaluate(way.replace("URL_", f"'http://127.0.0.1:{listener.getsockname()[1]}/'"))
         # Chromium opens connections before it judges; by the time that the page of the error is there it has judged.
         expect(app_of(card).get_by_text("This content is blocked").first).to_be_attached()
@@ -433,7 +433,7 @@ def test_browser_without_containment_confirms_before_showing_an_app(program: str
             card = page.get_by_role("region", name="Run").first
             question = card.get_by_role("group", name="App permission request")
             expect(question).to_contain_text("cannot keep an app from contacting other hosts")
-            before = len([one for one in page.frames if one.url == "about:srcdoc"])
+            before = len([frame for frame in page.frames if frame.url == "about:srcdoc"])
             allow(card, "Load app")
             expect(app_of(card).locator("#out")).to_contain_text("answers", timeout=15_000)
             return before, question.count() == 0

@@ -101,19 +101,19 @@ class Asked:
 
 @asynccontextmanager
 async def asking(console: Console) -> AsyncIterator[Asked]:
-    said: list[tuple[str, Any]] = []
+    messages: list[tuple[str, Any]] = []
     async with (
         # Its life is not the console's: it is served, or it is begun here.
         console.inspected_server.lifespan() if console.inspected_server is not None else nullcontext(),
         console.lifespan(),
         Client(
             console.server,
-            log_handler=lambda one: said.append((one.logger or "", one.data)),
+            log_handler=lambda item: messages.append((item.logger or "", item.data)),
             log_level="debug",
-            progress_handler=lambda *one: said.append(("progress", one)),
+            progress_handler=lambda *item: messages.append(("progress", item)),
         ) as client,
     ):
-        yield Asked(client, said)
+        yield Asked(client, messages)
 
 
 async def test_about_lists_only_the_available_features() -> None:
@@ -140,14 +140,14 @@ async def test_server_is_seen_in_every_revision(revision: str) -> None:
         assert target["instructions"] == "Be kind."
         tools = await ask("list_items", target="self", kind="tools")
         assert [item["name"] for item in tools["items"]][:2] == ["count", "greet"] and tools["weight"] > 50
-        assert {one["tool"].removeprefix("busy.") for one in (await ask("lint", target="self"))["findings"]} <= {
-            item["name"] for item in tools["items"]
-        }
+        assert {
+            finding["tool"].removeprefix("busy.") for finding in (await ask("lint", target="self"))["findings"]
+        } <= {item["name"] for item in tools["items"]}
         assert (await ask("list_items", target="self", kind="prompts"))["items"][0]["name"] == "ask"
         done = await ask("call_tool", target="self", name="count", arguments={"to": 2})
         assert done["ok"] and done["result"]["content"][0]["text"] == "2"
         assert ask.topic("progress") == [(1.0, 2.0, "counting"), (2.0, 2.0, "counting")] or revision == "2024-11-05"
-        assert [one["data"] for one in ask.topic("log")] == ["at 1", "at 2"]
+        assert [finding["data"] for finding in ask.topic("log")] == ["at 1", "at 2"]
         read = await ask("read_resource", target="self", uri="busy://state")
         assert read["result"]["contents"][0]["text"] == "fine"
         prompt = await ask("get_prompt", target="self", name="ask", arguments={"what": "love"})
@@ -198,12 +198,12 @@ async def test_failed_calls_are_returned_as_outcomes() -> None:
 async def test_wire_shows_round_trips_and_can_be_taken_along() -> None:
     async with asking(Console(busy())) as ask:
         done = await ask("call_tool", target="self", name="count", arguments={"to": 1})
-        found = (await ask("wire", find="tools/call"))["messages"]
-        request = found[-1]
+        response = (await ask("wire", find="tools/call"))["messages"]
+        request = response[-1]
         assert request["method"] == "tools/call" and request["name"] == "count" and request["way"] == "sent"
         assert request["trip"] in done["trips"]
-        trip = [one for one in (await ask("wire"))["messages"] if one["trip"] == request["trip"]]
-        assert [one["kind"] for one in trip] == ["request", "notification", "response"]
+        trip = [message for message in (await ask("wire"))["messages"] if message["trip"] == request["trip"]]
+        assert [message["kind"] for message in trip] == ["request", "notification", "response"]
         assert trip[-1]["seconds"] >= 0 and (await ask("wire_message", id=request["id"]))["text"] == request["text"]
         lines = (await ask("export_wire", form="jsonl"))["text"].splitlines()
         assert [json.loads(line)["id"] for line in lines] == sorted(json.loads(line)["id"] for line in lines)
@@ -237,11 +237,13 @@ async def test_over_http_the_wire_has_headers_and_no_secrets() -> None:
         async with asking(Console(mode="console", can_open_targets=True)) as ask:
             target = await ask("open_target", target=url, token="s3cret")
             await ask("call_tool", target=target["id"], name="count", arguments={"to": 1})
-            found = [one for one in (await ask("wire"))["messages"] if one["trip"]]
-            request = next(one for one in found if one["name"] == "count")
+            results = [message for message in (await ask("wire"))["messages"] if message["trip"]]
+            request = next(message for message in results if message["name"] == "count")
             headers = {name.lower(): value for name, value in request["http"]["headers"]}
             assert headers["mcp-name"] == "count" and headers["authorization"] == "•••"
-            answers = [one for one in found if one["trip"] == request["trip"] and one["way"] == "received"]
+            answers = [
+                message for message in results if message["trip"] == request["trip"] and message["way"] == "received"
+            ]
             assert answers[0]["status"] == 200 and answers[-1]["kind"] == "response"
             assert "s3cret" not in (await ask("export_wire"))["text"]
             for form in ("curl", "portico", "pytest", "python", "json"):
@@ -442,11 +444,11 @@ async def test_watching_page_receives_target_changes_and_client_messages() -> No
     server = busy()
     async with console_of(server) as page:
         await page.sign_in()
-        said: list[tuple[str, Any]] = []
+        messages: list[tuple[str, Any]] = []
         async with page.client(
-            log_handler=lambda one: said.append((one.logger or "", one.data)), log_level="debug"
+            log_handler=lambda message: messages.append((message.logger or "", message.data)), log_level="debug"
         ) as client:
-            ask = Asked(client, said)
+            ask = Asked(client, messages)
             parts = (await ask("about"))["parts"]
             assert {"metrics", "sessions", "wire"} <= set(parts) and "workers" not in parts
             exchange = page.site._exchange
@@ -458,12 +460,14 @@ async def test_watching_page_receives_target_changes_and_client_messages() -> No
             async with Client(f"{page.origin}/mcp", protocol_version="2025-06-18") as other:
                 await other.call_tool("count", {"to": 1})
                 await ask.wait_for("wire")
-                await until(lambda: any(one["total"] for one in ask.topic("sessions")))
-            seen = [one for batch in ask.topic("wire") for one in batch["messages"] if one["hop"] == "client"]
-            assert {"initialize", "tools/call"} <= {one["method"] for one in seen}
-            assert next(one for one in seen if one["method"] == "tools/call")["http"]["path"] == "/mcp"
+                await until(lambda: any(message["total"] for message in ask.topic("sessions")))
+            seen = [
+                message for batch in ask.topic("wire") for message in batch["messages"] if message["hop"] == "client"
+            ]
+            assert {"initialize", "tools/call"} <= {message["method"] for message in seen}
+            assert next(message for message in seen if message["method"] == "tools/call")["http"]["path"] == "/mcp"
             server.remove("fail")
-            await until(lambda: any(one["targets"][0]["versions"]["tools"] for one in ask.topic("targets")))
+            await until(lambda: any(message["targets"][0]["versions"]["tools"] for message in ask.topic("targets")))
             numbers = await ask("metrics")
             assert any(row["name"] == "count" and row["calls"] == 1 for row in numbers["tools"]) and numbers["history"]
             watching.cancel()
@@ -516,7 +520,9 @@ async def test_with_rules_one_sees_with_the_eyes_of_others(tmp_path: Path) -> No
         assert verdict["outcome"] == "allow" and verdict["why"]
         assert (await ask("explain", kind="tool", name="fail", principal={"id": "bob"}))["outcome"] == "deny"
         records = (await ask("audit"))["records"]
-        assert ("ann", "count", "ok") in [(one["principal"], one["name"], one["outcome"]) for one in records]
+        assert ("ann", "count", "ok") in [
+            (record["principal"], record["name"], record["outcome"]) for record in records
+        ]
         report = await ask("verify_audit")
         assert report["ok"] and report["records"] >= 2
         usage = await ask("usage", by="principal")
@@ -566,11 +572,11 @@ async def served(server: Server, **options: Any) -> AsyncIterator[str]:
 )
 async def test_oauth_chain_is_shown_step_by_step(broken: dict[str, Any] | None, finding: str | None) -> None:
     issuer = Server("issuer")
-    said: dict[str, Any] = {}
+    message: dict[str, Any] = {}
 
     @issuer.custom_route("/.well-known/oauth-authorization-server")
     async def metadata(request: Any) -> Any:
-        return said or "no document"
+        return message or "no document"
 
     async with served(issuer) as at:
         base = at.removesuffix("/mcp")
@@ -582,7 +588,7 @@ async def test_oauth_chain_is_shown_step_by_step(broken: dict[str, Any] | None, 
             "code_challenge_methods_supported": ["S256"],
             "client_id_metadata_document_supported": True,
         }
-        said.update(whole | broken if broken is not None else {})
+        message.update(whole | broken if broken is not None else {})
         guarded = busy()
         guarded.auth = Server("x", auth=base).auth
         async with served(guarded) as url, asking(Console(mode="console", can_open_targets=True)) as ask:

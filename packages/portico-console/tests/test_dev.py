@@ -89,10 +89,10 @@ async def test_clients_keep_their_connection_and_are_informed(file: Path, revisi
 
 async def test_mistake_leaves_the_last_good_version(file: Path) -> None:
     async with developed(file) as (url, reloader, server), Client(url) as client:
-        told = asyncio.Event()
-        reloader.listeners.append(told.set)
+        result = asyncio.Event()
+        reloader.listeners.append(result.set)
         write(file, "from portico import Server\nserver = Server(\n")
-        await asyncio.wait_for(told.wait(), 20)
+        await asyncio.wait_for(result.wait(), 20)
         assert reloader.state.state == "broken" and reloader.state.line == 2 and reloader.state.loads == 1
         assert "SyntaxError" in str(reloader.state.error) and str(file.parent) not in str(reloader.state.error)
         assert (await client.call_tool("tool_1")).text == "a1"
@@ -101,9 +101,9 @@ async def test_mistake_leaves_the_last_good_version(file: Path) -> None:
         async with console.lifespan(), Client(console.server) as page:
             said = (await page.call_tool("dev_state")).structured
             assert said["state"] == "broken" and said["line"] == 2
-            told.clear()
+            result.clear()
             write(file, FILE.format(number=3))
-            await asyncio.wait_for(told.wait(), 20)
+            await asyncio.wait_for(result.wait(), 20)
             assert reloader.state.state == "ok" and reloader.state.loads == 2
             items = (await page.call_tool("list_items", {"target": "self", "kind": "tools"})).structured["items"]
             assert [item["name"] for item in items] == ["tool_3"]
@@ -144,19 +144,19 @@ def test_error_in_the_file_is_one_message_with_the_users_frames(
 
 async def test_module_next_to_the_server_file_is_reloaded(file: Path) -> None:
     async with developed(file) as (url, reloader, _), Client(url) as client:
-        told = asyncio.Event()
-        reloader.listeners.append(told.set)
+        result = asyncio.Event()
+        reloader.listeners.append(result.set)
         write(file.with_name("beside.py"), "WORD = 'b'\n")
-        await asyncio.wait_for(told.wait(), 20)
+        await asyncio.wait_for(result.wait(), 20)
         assert (await client.call_tool("tool_1")).text == "b1"
 
 
 async def test_version_before_is_left_and_the_new_one_entered(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with developed(file) as (_, reloader, server):
-        told = asyncio.Event()
-        reloader.listeners.append(told.set)
+        result = asyncio.Event()
+        reloader.listeners.append(result.set)
         write(file, FILE.format(number=2))
-        await asyncio.wait_for(told.wait(), 20)
+        await asyncio.wait_for(result.wait(), 20)
         assert server.version == "2" and server.lifespan_state == 2
     assert capsys.readouterr().out.split("\n")[:-1] == ["begins 1", "begins 2", "ends 1", "ends 2"]
 
@@ -165,10 +165,10 @@ async def test_file_that_is_broken_at_the_start_is_served_when_it_is_mended(file
     write(file, "nonsense(")
     async with developed(file) as (url, reloader, _), Client(url) as client:
         assert reloader.state.state == "broken" and await client.list_tools() == []
-        told = asyncio.Event()
-        reloader.listeners.append(told.set)
+        result = asyncio.Event()
+        reloader.listeners.append(result.set)
         write(file, FILE.format(number=4))
-        await asyncio.wait_for(told.wait(), 20)
+        await asyncio.wait_for(result.wait(), 20)
         assert (await client.call_tool("tool_4")).text == "a4"
 
 
@@ -229,8 +229,8 @@ def test_commands_lead_to_a_link(file: Path, command: str, tmp_path: Path) -> No
         assert child.stdout is not None
         link = ""
         for line in child.stdout:
-            if found := re.search(r"`portico (console .*)`", line):
-                words = shlex.split(found[1])
+            if match := re.search(r"`portico (console .*)`", line):
+                words = shlex.split(match[1])
                 link = subprocess.run([*portico, *words], capture_output=True, text=True, timeout=60).stdout
                 break
             if "#token=" in line:

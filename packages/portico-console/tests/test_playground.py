@@ -37,7 +37,7 @@ def test_form_is_generated_from_the_schema(tried: Any) -> None:
     page.on("request", lambda request: request.method == "POST" and sent.append(request.post_data_json))
     result = run(page)
     expect(result.get_by_text("done")).to_be_visible()
-    (call,) = [one for one in sent if one["params"]["name"] == "call_tool"]
+    (call,) = [item for item in sent if item["params"]["name"] == "call_tool"]
     assert call["params"]["arguments"]["arguments"] == {
         "who": "Anna",
         "days": 5,

@@ -54,11 +54,13 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         children.append(child)
         assert child.stdout is not None
-        found = next(found for line in child.stdout if (found := re.search(r"http://\S+#token=\S+|`portico .*`", line)))
-        if found[0].startswith("http"):
-            return found[0]
+        output = next(
+            output for line in child.stdout if (output := re.search(r"http://\S+#token=\S+|`portico .*`", line))
+        )
+        if output[0].startswith("http"):
+            return output[0]
         # A pipe is not a terminal: the line names the command that prints a link.
-        command = [*PORTICO, *shlex.split(found[0].strip("`"))[1:]]
+        command = [*PORTICO, *shlex.split(output[0].strip("`"))[1:]]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
 
     yield begin
@@ -101,7 +103,7 @@ async def test_with_several_workers_there_is_one_console(
     await ask(page, "answer", question=questions[0]["id"], action="accept", content={"value": "Ann"})
     assert (await running)["result"]["content"][0]["text"] == "hello Ann"
     workers = (await ask(page, "workers"))["workers"]
-    assert len(workers) == 2 and all(one["state"] == "serving" for one in workers)
+    assert len(workers) == 2 and all(item["state"] == "serving" for item in workers)
     # Their messages are those of one of them, and that is said.
     assert (await ask(page, "wire"))["one_worker"] is True
     # Clients of both workers are seen.
@@ -115,8 +117,8 @@ async def test_with_several_workers_there_is_one_console(
         if seen["total"] == 8:
             break
         await asyncio.sleep(0.05)
-    assert {one["id"] for one in seen["sessions"]} == begun
-    assert {one["client"]["name"] for one in seen["sessions"]} == {"a test"}
+    assert {item["id"] for item in seen["sessions"]} == begun
+    assert {item["client"]["name"] for item in seen["sessions"]} == {"a test"}
     assert (await page.request("POST", "/console/logout", {}, page.proof)).status == 204
     assert {(await page.call("about")).status for _ in range(5)} == {401}
     # A token is remembered where it will be looked for.
@@ -135,12 +137,12 @@ async def test_console_command_prints_a_new_link_to_the_operator(serve: Serve, f
     link = serve("serve", file, "--port", str(port))
     await signed_in(link)
     command = [*PORTICO, "console", f"http://127.0.0.1:{port}", "--data", str(tmp_path / "data")]
-    said = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
-    assert said.returncode == 0, said.stderr
-    await signed_in(said.stdout.strip())
+    output = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
+    assert output.returncode == 0, output.stderr
+    await signed_in(output.stdout.strip())
     other = [*PORTICO, "console", f"http://127.0.0.1:{port}", "--data", str(tmp_path / "others")]
-    said = await asyncio.to_thread(subprocess.run, other, capture_output=True, text=True, timeout=60)
-    assert said.returncode == 2 and "serves nothing" in said.stderr
+    output = await asyncio.to_thread(subprocess.run, other, capture_output=True, text=True, timeout=60)
+    assert output.returncode == 2 and "serves nothing" in output.stderr
 
 
 async def test_console_for_any_server(serve: Serve, file: str) -> None:
@@ -167,5 +169,5 @@ async def test_console_for_any_server(serve: Serve, file: str) -> None:
 )
 def test_mistakes_are_reported_in_a_sentence(words: list[str], why: str, file: str) -> None:
     command = [*PORTICO, *(word.format(file=file) for word in words)]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert said.returncode == 2 and why in said.stderr and "Traceback" not in said.stderr
+    output = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert output.returncode == 2 and why in output.stderr and "Traceback" not in output.stderr

@@ -90,9 +90,9 @@ async def test_link_is_valid_once(page: Page) -> None:
 
 
 async def test_cookie_is_out_of_reach_for_scripts_and_for_other_sites(page: Page) -> None:
-    said = (await page.sign_in()).headers["set-cookie"]
-    assert "HttpOnly" in said and "SameSite=Strict" in said and "Path=/console" in said
-    assert said.startswith(f"portico_console_{page.origin.rpartition(':')[2]}=")
+    message = (await page.sign_in()).headers["set-cookie"]
+    assert "HttpOnly" in message and "SameSite=Strict" in message and "Path=/console" in message
+    assert message.startswith(f"portico_console_{page.origin.rpartition(':')[2]}=")
 
 
 async def test_both_the_cookie_and_the_key_are_needed(page: Page) -> None:
@@ -226,8 +226,8 @@ async def test_scope_mode_requires_login_and_reports_the_principal() -> None:
         # Links are for the machine, and here there is a login.
         assert (await page.sign_in(page.site.authenticator.create_login_token())).status == 401
         assert (await page.sign_in("boss")).status == 200
-        said = json.loads((await page.call()).body)["result"]["structuredContent"]
-        assert said["principal"] == {"id": "boss", "scopes": ["admin"]}
+        data = json.loads((await page.call()).body)["result"]["structuredContent"]
+        assert data["principal"] == {"id": "boss", "scopes": ["admin"]}
 
 
 async def test_revoked_token_ends_the_session_immediately() -> None:
@@ -258,8 +258,8 @@ async def test_watch_ends_at_the_recheck_for_token_sessions(monkeypatch: pytest.
     monkeypatch.setattr("portico_console.live_updates.AUTH_RECHECK_SECONDS", 0.01)
     async with console_of(adding(), token="servers") as page:
         await page.sign_in("servers")
-        said = json.loads((await page.call("watch", {"topics": ["targets"]})).body)
-        assert said["result"]["structuredContent"] == {"ended": "time"}
+        data = json.loads((await page.call("watch", {"topics": ["targets"]})).body)
+        assert data["result"]["structuredContent"] == {"ended": "time"}
 
 
 async def test_address_signs_in_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,14 +21,14 @@ SINKS = re.compile(
 
 def loaded(*names: str) -> set[Path]:
     """Modules, with those that they import."""
-    found: set[Path] = set()
+    result: set[Path] = set()
     waiting = [PAGE / name for name in names]
     while waiting:
         path = waiting.pop()
-        if path not in found:
-            found.add(path)
+        if path not in result:
+            result.add(path)
             waiting += [(path.parent / name).resolve() for name in IMPORTED.findall(path.read_text("utf-8"))]
-    return found
+    return result
 
 
 def weight(paths: Iterable[Path]) -> int:
@@ -38,7 +38,7 @@ def weight(paths: Iterable[Path]) -> int:
 def test_first_view_is_below_140_kilobytes_and_all_of_it_below_240() -> None:
     html = (PAGE / "index.html").read_text("utf-8")
     named = {PAGE / name for name in re.findall(r'"/console/([^"]+)"', html)}
-    first = named | loaded(*(one.relative_to(PAGE).as_posix() for one in named if one.suffix == ".js"))
+    first = named | loaded(*(item.relative_to(PAGE).as_posix() for item in named if item.suffix == ".js"))
     assert weight({PAGE / "index.html", *first}) < FIRST
     assert weight(PAGE.rglob("*")) < ALL
     # The bridge of apps is loaded when there is one, and what logs in when somebody does.
@@ -51,8 +51,8 @@ def test_every_view_has_its_file() -> None:
 
 
 def test_no_script_makes_markup_or_code_from_a_text() -> None:
-    found = {path.name: SINKS.findall(path.read_text(encoding="utf-8")) for path in SCRIPTS}
-    assert not {name: sinks for name, sinks in found.items() if sinks}
+    results = {path.name: SINKS.findall(path.read_text(encoding="utf-8")) for path in SCRIPTS}
+    assert not {name: sinks for name, sinks in results.items() if sinks}
 
 
 def test_urls_are_set_in_known_places_only() -> None:

@@ -60,8 +60,8 @@ def guarded(tmp_path: Path) -> Server:
 async def test_denied_components_are_neither_linted_nor_subscribable(tmp_path: Path) -> None:
     console = Console(guarded(tmp_path))
     async with console.lifespan(), Client(console.server, principal=ANN) as ann:
-        found = (await ann.call_tool("lint", {"target": "self"})).structured["findings"]
-        assert "launch" not in json.dumps(found)
+        result = (await ann.call_tool("lint", {"target": "self"})).structured["findings"]
+        assert "launch" not in json.dumps(result)
         watched = await ann.call_tool("subscribe", {"target": "self", "uri": "note://open"})
         assert watched.structured["uris"] == ["note://open"]
         with pytest.raises(ToolError, match="cannot subscribe"):
@@ -72,9 +72,9 @@ async def test_denied_components_are_neither_linted_nor_subscribable(tmp_path: P
 
 async def until_found(look: Callable[[], Any]) -> Any:
     async with asyncio.timeout(20):
-        while not (found := await look()):  # noqa: ASYNC110
+        while not (result := await look()):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
-    return found
+    return result
 
 
 @pytest.mark.parametrize("revision", [None, "2025-11-25"])
@@ -94,12 +94,12 @@ async def test_elicitation_is_answered_only_by_the_calling_principal(tmp_path: P
 
         [question] = await until_found(lambda: asked(ann))
         assert await asked(bob) == [] and len(await asked(owner)) == 1
-        given = {"question": question["id"], "action": "accept", "content": {"value": "Bob"}}
+        values = {"question": question["id"], "action": "accept", "content": {"value": "Bob"}}
         with pytest.raises(ToolError, match="unknown request"):
-            await bob.call_tool("answer", given)
+            await bob.call_tool("answer", values)
         cancelled = await bob.call_tool("cancel_run", {"run": question["run"]})
         assert cancelled.structured == {"cancelled": False}
-        await ann.call_tool("answer", {**given, "content": {"value": "Ann"}})
+        await ann.call_tool("answer", {**values, "content": {"value": "Ann"}})
         assert (await running).structured["result"]["content"][0]["text"] == "hello Ann"
 
 
@@ -108,7 +108,7 @@ async def test_watching_page_does_not_receive_elicitations_of_other_principals(t
     heard: list[Any] = []
     async with console.lifespan(), Client(console.server, principal=ANN) as ann:
         hearing = Client(
-            console.server, principal=BOB, log_handler=lambda said: heard.append(said.data), log_level="debug"
+            console.server, principal=BOB, log_handler=lambda message: heard.append(message.data), log_level="debug"
         )
         async with hearing as bob:
             watching = asyncio.create_task(bob.call_tool("watch", {"topics": ["questions"]}))
@@ -128,8 +128,8 @@ async def test_client_token_does_not_bypass_access_rules(tmp_path: Path) -> None
     """A link is the owner's. A token is as good here as it is at the endpoint, and no better."""
     async with console_of(guarded(tmp_path), token="servers") as page:
         await page.sign_in("servers")
-        said = await asked(page, "list_items", target="self", kind="tools")
-        assert [one["name"] for one in said["items"]] == ["greet"]
+        response = await asked(page, "list_items", target="self", kind="tools")
+        assert [item["name"] for item in response["items"]] == ["greet"]
         assert not (await asked(page, "call_tool", target="self", name="launch", arguments={"X": 1}))["ok"]
         await page.sign_in()
         assert (await asked(page, "call_tool", target="self", name="launch", arguments={"X": 1}))["ok"]
@@ -198,8 +198,8 @@ def test_message_log_is_bounded_for_any_traffic() -> None:
     for number in range(3 * MAX_OPEN_REQUESTS):
         id = f"{number} " + "x" * 1000
         params = {"name": "t", "_meta": {"progressToken": id}}
-        asked = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
-        noted = wire.add("target", "t1", "sent", json.dumps(asked).encode())
+        request = {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}
+        noted = wire.add("target", "t1", "sent", json.dumps(request).encode())
         wire.on_response(noted, 200, make_http_metadata([("a", "b")]))
         wire.add("target", "t1", "received", json.dumps({"jsonrpc": "2.0", "id": id, "result": {}}).encode())
     assert (
@@ -211,7 +211,7 @@ def test_message_log_is_bounded_for_any_traffic() -> None:
     for _ in range(40):
         # One character that is not Latin makes the whole text four bytes each.
         wire.add("target", "t1", "sent", b"x" * 1_000_000 + "\N{PARTY POPPER}".encode())
-    assert sum(sys.getsizeof(one.text) for one in wire.find()) <= 32 * 1024 * 1024
+    assert sum(sys.getsizeof(item.text) for item in wire.find()) <= 32 * 1024 * 1024
     headers = make_http_metadata([(f"x-{number}", "y" * 4000) for number in range(100)]).headers
     assert sum(len(name) + len(value) for name, value in headers) < 12_000
 
@@ -219,9 +219,9 @@ def test_message_log_is_bounded_for_any_traffic() -> None:
 async def test_pending_server_requests_are_bounded_by_size() -> None:
     questions = ServerRequests()
     half = {"text": "x" * (MAX_PENDING_BYTES // 2 + 1)}
-    first = asyncio.create_task(questions.wait_for_response("t1", None, "roots", half, lambda one: None))
+    first = asyncio.create_task(questions.wait_for_response("t1", None, "roots", half, lambda item: None))
     await asyncio.sleep(0)
-    answer = await questions.wait_for_response("t1", None, "roots", half, lambda one: None)
+    answer = await questions.wait_for_response("t1", None, "roots", half, lambda item: None)
     assert answer.action == "cancel" and len(questions.pending_for()) == 1
     first.cancel()
     await asyncio.wait([first])
@@ -237,5 +237,5 @@ def test_credentials_in_headers_are_redacted(name: str) -> None:
 
 @pytest.mark.parametrize("field", ["access_token", "api_key", "code", "X-Amz-Signature", "client_secret"])
 def test_credentials_in_urls_are_redacted(field: str) -> None:
-    shown = make_http_metadata([("location", f"/next?{field}=opensesame")], "GET", f"/mcp?a=1&{field}=opensesame&b=2")
-    assert "opensesame" not in str(shown) and shown.path is not None and "a=1" in shown.path and "b=2" in shown.path
+    result = make_http_metadata([("location", f"/next?{field}=opensesame")], "GET", f"/mcp?a=1&{field}=opensesame&b=2")
+    assert "opensesame" not in str(result) and result.path is not None and "a=1" in result.path and "b=2" in result.path

@@ -16,5 +16,5 @@ def bare_url(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> str
     """A store without tables."""
     if engine == "sqlite":
         return f"sqlite://{tmp_path}/store.db"
-    found: str = request.getfixturevalue("postgres_url")
-    return found
+    response: str = request.getfixturevalue("postgres_url")
+    return response

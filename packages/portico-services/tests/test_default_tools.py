@@ -79,10 +79,10 @@ async def test_memory_that_cannot_be_changed_does_not_ask_for_captures(tmp_path:
 
 
 def test_unsupported_services_are_left_out_unless_named(tmp_path: Path) -> None:
-    said = assembly.read_settings(None, None)
+    result = assembly.read_settings(None, None)
     place = assembly.ServiceEnvironment(data=tmp_path, store=str(tmp_path / "x.db"), over_http=True)
-    usual = assembly.build_server(None, said, place)
-    named = assembly.build_server(["system"], said, place)
+    usual = assembly.build_server(None, result, place)
+    named = assembly.build_server(["system"], result, place)
     assert not [tool.name for tool in usual.tools if tool.name.startswith("fs_")]
     assert bool([tool.name for tool in usual.tools if tool.name.startswith("reg_")]) == (os.name == "nt")
     assert {"fs_list", "reg_list"} <= {tool.name for tool in named.tools}

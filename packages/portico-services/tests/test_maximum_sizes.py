@@ -73,8 +73,8 @@ def plain(schema: dict[str, Any], root: dict[str, Any]) -> Any:
     """Some value that fits, mostly."""
     if "$ref" in schema:
         return plain(root["$defs"][schema["$ref"].rpartition("/")[2]], root)
-    for one in schema.get("anyOf", ()):
-        return plain(one, root)
+    for item in schema.get("anyOf", ()):
+        return plain(item, root)
     if "enum" in schema:
         return schema["enum"][0]
     if "const" in schema:
@@ -104,10 +104,10 @@ def lists(most: int, item: Any) -> Iterator[tuple[str, list[Any]]]:
 
 
 def deep() -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for _ in range(DEEP):
-        found = {"x": found}
-    return found
+        results = {"x": results}
+    return results
 
 
 async def made(client: Client, service: str, schema: dict[str, Any]) -> dict[str, Any]:
@@ -115,8 +115,8 @@ async def made(client: Client, service: str, schema: dict[str, Any]) -> dict[str
     if service not in MADE:
         return {}
     maker, arguments, names = MADE[service]
-    found = (await client.call_tool(maker, arguments)).structured
-    return dict.fromkeys(names & set(schema.get("required", ())), found["id"])
+    result = (await client.call_tool(maker, arguments)).structured
+    return dict.fromkeys(names & set(schema.get("required", ())), result["id"])
 
 
 def largest(tool: str, schema: dict[str, Any], known: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -159,8 +159,8 @@ def settings(folder: Path) -> str:
 @pytest.mark.parametrize("name", ["contracts", "live", "memory", "system", "tasks"])
 async def test_no_tool_stops_the_loop(name: str, tmp_path: Path) -> None:
     place = assembly.ServiceEnvironment(data=tmp_path, store=f"sqlite:///{tmp_path}/store.db")
-    said = assembly.read_settings(None, settings(tmp_path) if name == "system" else None)
-    server = assembly.build_server([name], said, place)
+    result = assembly.read_settings(None, settings(tmp_path) if name == "system" else None)
+    server = assembly.build_server([name], result, place)
     watch = Watch()
     server.add(watch)
     too_long = {}

@@ -71,8 +71,8 @@ async def test_clients_of_every_revision_are_informed(server: Server, revision: 
 async def test_service_absent_at_startup_can_be_enabled(server: Server) -> None:
     async with server.lifespan(), Client(server) as client:
         listed = (await client.call_tool("service_list")).structured["services"]
-        assert {one["name"] for one in listed if one["enabled"]} == {"tasks", "contracts"}
-        assert {one["name"] for one in listed} == set(assembly.SERVICE_CLASSES)
+        assert {item["name"] for item in listed if item["enabled"]} == {"tasks", "contracts"}
+        assert {item["name"] for item in listed} == set(assembly.SERVICE_CLASSES)
         await client.call_tool("service_enable", {"name": "system"})
         assert (await client.call_tool("reg_list")).structured["subkeys"]
         again = await client.call_tool("service_enable", {"name": "system"})

@@ -44,9 +44,9 @@ def repo(folder: Path, remote: str = "") -> Path:
 
 
 def test_two_folders_of_one_name_are_two_projects(tmp_path: Path) -> None:
-    one, other = repo(tmp_path / "x" / "app"), repo(tmp_path / "y" / "app")
-    assert git_project.detect_project(one).project != git_project.detect_project(other).project
-    assert git_project.detect_project(one).former == git_project.detect_project(other).former == "folder/app"
+    item, other = repo(tmp_path / "x" / "app"), repo(tmp_path / "y" / "app")
+    assert git_project.detect_project(item).project != git_project.detect_project(other).project
+    assert git_project.detect_project(item).former == git_project.detect_project(other).former == "folder/app"
 
 
 def test_directory_without_repository_is_identified_by_path(tmp_path: Path) -> None:
@@ -57,39 +57,39 @@ def test_directory_without_repository_is_identified_by_path(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("remote", ["", "../elsewhere/app.git"])
 def test_worktrees_of_one_repository_are_one_project(tmp_path: Path, remote: str) -> None:
-    one, tree = repo(tmp_path / "app", remote), tmp_path / "trees" / "deep" / "fix"
-    inside = one / ".git" / "worktrees" / "fix"
+    item, tree = repo(tmp_path / "app", remote), tmp_path / "trees" / "deep" / "fix"
+    inside = item / ".git" / "worktrees" / "fix"
     inside.mkdir(parents=True)
     (inside / "HEAD").write_text("ref: refs/heads/fix\n")
     (inside / "commondir").write_text("../..\n")
     tree.mkdir(parents=True)
     (tree / ".git").write_text(f"gitdir: {inside}\n")
     there = git_project.detect_project(tree)
-    assert (there.project, there.branch, there.root) == (git_project.detect_project(one).project, "fix", str(tree))
+    assert (there.project, there.branch, there.root) == (git_project.detect_project(item).project, "fix", str(tree))
     # What was stored when it was a project of its own is still seen there.
     assert there.former == (f"path{tree}" if not remote else "folder/app")
 
 
 def test_clones_of_one_repository_are_one_project(tmp_path: Path) -> None:
-    one = repo(tmp_path / "one", "git@example.com:Team/shop.git")
+    result = repo(tmp_path / "one", "git@example.com:Team/shop.git")
     other = repo(tmp_path / "other", "https://ann:secret@example.com:8443/Team/shop/")
     assert (
-        git_project.detect_project(one / ".").project
+        git_project.detect_project(result / ".").project
         == git_project.detect_project(other).project
         == "example.com/Team/shop"
     )
-    assert git_project.detect_project(one).former is None
+    assert git_project.detect_project(result).former is None
 
 
 def test_local_remote_is_identified_by_path(tmp_path: Path) -> None:
     bare = tmp_path / "server" / "shop.git"
     written = [str(bare), f"file://{bare}", "../server/shop.git", f"{bare}/"]
-    found = [git_project.detect_project(repo(tmp_path / f"clone-{at}", remote)) for at, remote in enumerate(written)]
-    assert {one.project for one in found} == {f"path{tmp_path}/server/shop"}
-    assert {one.former for one in found} == {"folder/shop"}
+    results = [git_project.detect_project(repo(tmp_path / f"clone-{at}", remote)) for at, remote in enumerate(written)]
+    assert {item.project for item in results} == {f"path{tmp_path}/server/shop"}
+    assert {item.former for item in results} == {"folder/shop"}
     assert (
         git_project.detect_project(repo(tmp_path / "z", str(tmp_path / "other" / "shop.git"))).project
-        != found[0].project
+        != results[0].project
     )
 
 
@@ -97,9 +97,9 @@ def test_local_remote_is_identified_by_path(tmp_path: Path) -> None:
 def test_any_directory_name_is_valid_in_filters(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name / name / "app"
     folder.mkdir(parents=True)
-    found = git_project.detect_project(folder).project
-    assert not set(found) & set(' ,"') and len(found) <= git_project.MAX_PROJECT_NAME_CHARS
-    assert found != git_project.detect_project(folder.parent).project
+    result = git_project.detect_project(folder).project
+    assert not set(result) & set(' ,"') and len(result) <= git_project.MAX_PROJECT_NAME_CHARS
+    assert result != git_project.detect_project(folder.parent).project
 
 
 # Roots
@@ -163,8 +163,8 @@ async def test_stream_of_2026_07_28_is_asked_once(connect: Connect) -> None:
     question = await called()
     (key,) = question["inputRequests"]
     answers = {key: {"roots": [{"uri": "file:///no/such/one"}]}}
-    said = await called(inputResponses=answers, requestState=question["requestState"])
-    assert said["content"] == (await called())["content"] == [{"type": "text", "text": "path/no/such/one"}]
+    response = await called(inputResponses=answers, requestState=question["requestState"])
+    assert response["content"] == (await called())["content"] == [{"type": "text", "text": "path/no/such/one"}]
 
 
 async def test_client_that_does_not_answer_is_waited_for_once(
@@ -179,7 +179,9 @@ async def test_client_that_does_not_answer_is_waited_for_once(
         return str((await wire.request("tools/call", {"name": "where"}))["result"]["content"][0]["text"])
 
     assert [await called(), await called()] == [here, here]
-    (question,) = [one for one in wire.other_messages if one.get("method") == "roots/list"]
+    (question,) = [
+        other_message for other_message in wire.other_messages if other_message.get("method") == "roots/list"
+    ]
     # An answer that comes late is for the calls that come later.
     wire.send({"jsonrpc": "2.0", "id": question["id"], "result": {"roots": [{"uri": "file:///no/such/one"}]}})
     async with asyncio.timeout(10):
@@ -193,8 +195,8 @@ async def test_rejection_means_no_roots(connect: Connect) -> None:
     wire.send({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "where"}})
     question = await wire.receive()
     wire.send({"jsonrpc": "2.0", "id": question["id"], "error": {"code": -32603, "message": "no"}})
-    said = (await wire.response(7))["result"]["content"][0]["text"]
-    assert said == git_project.detect_project().project
+    message = (await wire.response(7))["result"]["content"][0]["text"]
+    assert message == git_project.detect_project().project
 
 
 @pytest.mark.parametrize(

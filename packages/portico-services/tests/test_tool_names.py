@@ -29,16 +29,16 @@ def assembled(place: assembly.ServiceEnvironment, *names: str) -> Server:
 
 
 async def test_order_of_services_changes_no_name(place: assembly.ServiceEnvironment) -> None:
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     for names in (("live", "system"), ("system", "live")):
         async with Client(assembled(place, *names)) as client:
-            tools = {one.name: one.description for one in await client.list_tools()}
-            found.append(tools)
+            tools = {tool.name: tool.description for tool in await client.list_tools()}
+            results.append(tools)
             assert "os_name" in (await client.call_tool("system_info")).structured
             assert "os_name" in (await client.call_tool("system_system_info")).structured
             for name in ("live_system_info", "live.system_info"):
                 assert "python" in (await client.call_tool(name)).structured
-    assert found[0] == found[1]
+    assert results[0] == results[1]
 
 
 async def test_single_service_has_its_own_name(place: assembly.ServiceEnvironment) -> None:
@@ -51,8 +51,8 @@ def test_every_name_that_two_services_have_is_known_to_be_shared(place: assembly
     names: Counter[str] = Counter()
     for name in assembly.SERVICE_CLASSES:
         offers = assembly.create_service("memory:all" if name == "memory" else name, {}, place).components()
-        tools = [assembly._add_prefixed_aliases(one, name) for one in offers if isinstance(one, Tool)]
-        names.update({known for one in tools for known in (one.name, *one.aliases)})
+        tools = [assembly._add_prefixed_aliases(item, name) for item in offers if isinstance(item, Tool)]
+        names.update({known_names for item in tools for known_names in (item.name, *item.aliases)})
     assert {name for name, count in names.items() if count > 1} == assembly.TOOL_OWNERS.keys()
 
 
@@ -120,6 +120,6 @@ async def test_tools_and_resources_of_the_system_service_have_scopes(tmp_path: P
 def test_every_built_in_tool_has_a_scope(place: assembly.ServiceEnvironment) -> None:
     server = assembled(place, *assembly.SERVICE_CLASSES)
     tools = list(server.registry.tools)
-    assert tools and all(one.runner.service_scopes for one in tools)
-    kinds = {scope for one in tools for scope in one.runner.service_scopes}
+    assert tools and all(tool.runner.service_scopes for tool in tools)
+    kinds = {scope for tool in tools for scope in tool.runner.service_scopes}
     assert kinds >= {f"{name}:{kind}" for name in ("memory", "tasks", "system", "live") for kind in ("read", "write")}

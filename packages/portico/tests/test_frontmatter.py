@@ -72,9 +72,9 @@ def read(yaml: str) -> dict[str, Any]:
     ],
 )
 def test_unambiguous_yaml_is_parsed(yaml: str, value: Any) -> None:
-    found = read(yaml)
-    assert found == {"k": value}
-    assert type(found["k"]) is type(value)
+    message = read(yaml)
+    assert message == {"k": value}
+    assert type(message["k"]) is type(value)
 
 
 @pytest.mark.parametrize(

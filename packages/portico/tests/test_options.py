@@ -88,9 +88,9 @@ def several(hint: Any) -> bool:
 
 def hints(kind: Any) -> dict[str, Any]:
     """The types of its options; those that only a type checker can read are Any."""
-    asked = inspect.unwrap(kind.__init__) if kind in CONSTRUCTED else kind
-    names = vars(sys.modules[asked.__module__])
-    return {name: _resolve_hint(hint, names) for name, hint in asked.__annotations__.items() if name != "return"}
+    request = inspect.unwrap(kind.__init__) if kind in CONSTRUCTED else kind
+    names = vars(sys.modules[request.__module__])
+    return {name: _resolve_hint(hint, names) for name, hint in request.__annotations__.items() if name != "return"}
 
 
 def lists() -> Iterator[Any]:
@@ -134,7 +134,7 @@ def test_text_where_a_list_is_meant_is_rejected(set_to: Callable[[Any], Any], te
 
 
 def test_list_of_lists_is_not_empty() -> None:
-    names = {one.id for one in lists()}
+    names = {item.id for item in lists()}
     assert {
         "System.allowed_paths",
         "System.deny",
@@ -243,9 +243,9 @@ def test_every_path_of_every_service_may_begin_with_home(service: str, monkeypat
     assert set(paths) == PATHS[service]
     for name in paths:
         for made in (lambda text: text, lambda text: [text], lambda text: {"a": text}):
-            given = expand_paths(init, {name: made("~/${SHOP}/x")})
+            result = expand_paths(init, {name: made("~/${SHOP}/x")})
             if matches_type(made("x"), _resolve_hint(annotations[name], inspect.unwrap(init).__globals__)):
-                assert given == {name: made("/home/me/corner/x")}
+                assert result == {name: made("/home/me/corner/x")}
 
 
 @pytest.mark.parametrize(
@@ -267,8 +267,8 @@ def test_unresolvable_path_is_rejected(tmp_path: Path, text: str, said: str) -> 
 
 
 def test_values_that_are_not_paths_are_not_expanded() -> None:
-    given = {"privacy": "~", "access_levels": {"registry": "${X}"}, "allowed_paths": ["plain", "$HOME", "a~b"]}
-    assert expand_paths(System.__init__, given) == given
+    values = {"privacy": "~", "access_levels": {"registry": "${X}"}, "allowed_paths": ["plain", "$HOME", "a~b"]}
+    assert expand_paths(System.__init__, values) == values
 
 
 def test_tool_search_and_code_mode_exclude_each_other() -> None:

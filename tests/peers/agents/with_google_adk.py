@@ -27,8 +27,8 @@ class ScriptedModel(BaseLlm):
     ) -> AsyncGenerator[LlmResponse, None]:
         part = (llm_request.contents[-1].parts or [])[0]
         if part.function_response is not None:
-            said = part.function_response.response["content"][0]["text"]
-            answer = types.Part(text=said)
+            message = part.function_response.response["content"][0]["text"]
+            answer = types.Part(text=message)
         else:
             self.tools.extend(llm_request.tools_dict)
             answer = types.Part(function_call=types.FunctionCall(name="greet", args={"name": "Ibsen"}))
@@ -39,10 +39,10 @@ async def use(connection: Any) -> list[Any]:
     toolset, model = McpToolset(connection_params=connection), ScriptedModel()
     runner = InMemoryRunner(LlmAgent(name="a", model=model, tools=[toolset]), app_name="a")
     session = await runner.session_service.create_session(app_name="a", user_id="u")
-    asked = types.Content(role="user", parts=[types.Part(text="Greet Ibsen.")])
+    result = types.Content(role="user", parts=[types.Part(text="Greet Ibsen.")])
     texts = [
         part.text
-        async for event in runner.run_async(user_id="u", session_id=session.id, new_message=asked)
+        async for event in runner.run_async(user_id="u", session_id=session.id, new_message=result)
         for part in (event.content.parts if event.content else [])
         if part.text
     ]

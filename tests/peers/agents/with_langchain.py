@@ -12,8 +12,8 @@ from langchain_mcp_adapters.client import MultiServerMCPClient
 
 async def use(connection: dict[str, Any]) -> list[Any]:
     tools = await MultiServerMCPClient({"server": connection}).get_tools()
-    said = await tools[0].ainvoke({"name": "Ibsen"})
-    return [[tool.name for tool in tools], said[0]["text"]]
+    result = await tools[0].ainvoke({"name": "Ibsen"})
+    return [[tool.name for tool in tools], result[0]["text"]]
 
 
 async def main(url: str, command: str, *words: str) -> dict[str, Any]:

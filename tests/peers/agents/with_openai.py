@@ -20,9 +20,13 @@ class ScriptedModel(Model):
         self.tools: list[str] = []
 
     async def get_response(self, *given: Any, **more: Any) -> ModelResponse:
-        said = more["input"] if "input" in more else given[1]
+        message = more["input"] if "input" in more else given[1]
         tools = more["tools"] if "tools" in more else given[3]
-        results = [one for one in said if one.get("type") == "function_call_output"] if isinstance(said, list) else []
+        results = (
+            [item for item in message if item.get("type") == "function_call_output"]
+            if isinstance(message, list)
+            else []
+        )
         if results:
             given_back = results[0]["output"]
             text = given_back if isinstance(given_back, str) else given_back[0]["text"]
@@ -45,8 +49,8 @@ async def use(server: Any) -> list[Any]:
     async with server:
         model = ScriptedModel()
         done = await Runner.run(Agent(name="a", model=model, mcp_servers=[server]), "Greet Ibsen.")
-        said = done.final_output
-        return [model.tools, json.loads(said)["text"] if said.startswith("{") else said]
+        output = done.final_output
+        return [model.tools, json.loads(output)["text"] if output.startswith("{") else output]
 
 
 async def main(url: str, command: str, *words: str) -> dict[str, Any]:

@@ -67,10 +67,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "leg" in metafunc.fixturenames:
         mark = metafunc.definition.get_closest_marker("legs")
-        wanted = dict(mark.kwargs) if mark else {}
-        since = wanted.pop("since", "")
+        expected = dict(mark.kwargs) if mark else {}
+        since = expected.pop("since", "")
         legs = [Leg(*one) for one in metafunc.module.LEGS]
-        legs = [leg for leg in legs if all(getattr(leg, name) == value for name, value in wanted.items())]
+        legs = [leg for leg in legs if all(getattr(leg, name) == value for name, value in expected.items())]
         legs = [leg for leg in legs if not leg.revision or leg.revision >= since]
         metafunc.parametrize("leg", legs, scope="module", ids=str)
 
@@ -127,8 +127,8 @@ class Servers:
     def kubeconfig(self, *contexts: str) -> Path:
         """The Go program's configuration. It watches the file, and has one more tool when there are two contexts."""
         file = self.folder / "kubeconfig.yaml"
-        said = ", ".join(f"{{name: {name}, context: {{cluster: none, user: none}}}}" for name in contexts)
-        file.write_text(KUBECONFIG.replace("CONTEXTS", said), encoding="utf-8")
+        result = ", ".join(f"{{name: {name}, context: {{cluster: none, user: none}}}}" for name in contexts)
+        file.write_text(KUBECONFIG.replace("CONTEXTS", result), encoding="utf-8")
         return file
 
 
@@ -157,9 +157,9 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Servers:
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as item:
+        item.bind(("127.0.0.1", 0))
+        return int(item.getsockname()[1])
 
 
 @contextmanager
@@ -178,20 +178,20 @@ def serving(servers: Servers, server: str, transport: str, port: int = 0) -> Ite
     assert process.stdout is not None
     too_long = threading.Timer(STARTING, process.kill)
     too_long.start()
-    said: list[str] = []
+    messages: list[str] = []
     for line in process.stdout:
-        said.append(line)
+        messages.append(line)
         if READY.search(line):
             break
     too_long.cancel()
-    listener = threading.Thread(target=said.extend, args=(process.stdout,))
+    listener = threading.Thread(target=messages.extend, args=(process.stdout,))
     listener.start()
     try:
-        assert said and READY.search(said[-1]), "it did not start"
+        assert messages and READY.search(messages[-1]), "it did not start"
         _reach(port)
         yield f"http://127.0.0.1:{port}/{'sse' if transport == 'sse' else 'mcp'}"
     except BaseException as failure:
-        failure.add_note(f"{server} said: {''.join(said[-50:])}")
+        failure.add_note(f"{server} said: {''.join(messages[-50:])}")
         raise
     finally:
         end(process)
@@ -350,12 +350,12 @@ def eventually() -> Callable[..., Awaitable[Any]]:
     """Ask until the answer is the expected one, for servers that do not say when they are done."""
 
     async def eventually(ask: Callable[[], Awaitable[Any]], expected: Any) -> None:
-        found = None
+        response = None
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
-                while found != expected:
-                    found = await ask()
+                while response != expected:
+                    response = await ask()
         except TimeoutError:
-            assert found == expected
+            assert response == expected
 
     return eventually

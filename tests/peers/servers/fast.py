@@ -137,8 +137,8 @@ def modern(ctx):
 
 def asked(ctx, key, request):
     """The answer, or None and the way to ask for it."""
-    said = (ctx.input_responses or {}).get(key)
-    return said, types.InputRequiredResult(input_requests={key: request}, request_state="asked")
+    response = (ctx.input_responses or {}).get(key)
+    return response, types.InputRequiredResult(input_requests={key: request}, request_state="asked")
 
 
 @server.tool(output_schema=None)
@@ -146,12 +146,12 @@ async def greet(ctx: Context):
     """Ask the user."""
     if modern(ctx):
         params = types.ElicitRequestFormParams(message="Who are you?", requested_schema=Name.model_json_schema())
-        said, ask = asked(ctx, "who", types.ElicitRequest(params=params))
-        if said is None:
+        message, ask = asked(ctx, "who", types.ElicitRequest(params=params))
+        if message is None:
             return ask
-        if said.action != "accept":
-            return said.action
-        return f"accept: {said.content['name']}, {said.content['age']}"
+        if message.action != "accept":
+            return message.action
+        return f"accept: {message.content['name']}, {message.content['age']}"
     answer = await ctx.elicit("Who are you?", Name)
     return f"accept: {answer.data.name}, {answer.data.age}" if answer.action == "accept" else answer.action
 
@@ -161,24 +161,24 @@ async def capital(ctx: Context):
     """Ask the model."""
     if modern(ctx):
         params = types.CreateMessageRequestParams(messages=[FRANCE], max_tokens=100)
-        said, ask = asked(ctx, "model", types.CreateMessageRequest(params=params))
-        if said is None:
+        result, ask = asked(ctx, "model", types.CreateMessageRequest(params=params))
+        if result is None:
             return ask
     else:
-        said = await ctx.session.create_message(messages=[FRANCE], max_tokens=100, related_request_id=ctx.request_id)
-    return f"{said.model} says {said.content.text}"
+        result = await ctx.session.create_message(messages=[FRANCE], max_tokens=100, related_request_id=ctx.request_id)
+    return f"{result.model} says {result.content.text}"
 
 
 @server.tool(output_schema=None)
 async def places(ctx: Context):
     """Ask for the roots."""
     if modern(ctx):
-        said, ask = asked(ctx, "roots", types.ListRootsRequest())
-        if said is None:
+        result, ask = asked(ctx, "roots", types.ListRootsRequest())
+        if result is None:
             return ask
     else:
-        said = await ctx.session.list_roots()
-    return ", ".join(str(root.uri) for root in said.roots)
+        result = await ctx.session.list_roots()
+    return ", ".join(str(root.uri) for root in result.roots)
 
 
 # Changes, which FastMCP tells of before 2026-07-28 only

@@ -44,7 +44,7 @@ TOOLS = [
 
 async def list_tools(ctx, params):
     at = int(params.cursor) if params is not None and params.cursor else 0
-    tools = TOOLS if ctx.protocol_version >= MODERN else [one for one in TOOLS if one.output_schema != NUMBERS]
+    tools = TOOLS if ctx.protocol_version >= MODERN else [tool for tool in TOOLS if tool.output_schema != NUMBERS]
     rest = at + PAGE < len(tools)
     return types.ListToolsResult(tools=tools[at : at + PAGE], next_cursor=str(at + PAGE) if rest else None)
 
@@ -100,27 +100,27 @@ def form(message, schema):
 
 async def two_rounds(ctx, params):
     """The second question depends on the first answer, which travels in the state."""
-    said = params.input_responses or {}
+    message = params.input_responses or {}
     if params.request_state is None:
         return types.InputRequiredResult(
             input_requests={"name": form("Your name?", NAME)}, request_state='{"round": 1}'
         )
     if params.request_state == '{"round": 1}':
-        name = said["name"].content["name"]
+        name = message["name"].content["name"]
         question = form(f"Your colour, {name}?", COLOUR)
         return types.InputRequiredResult(input_requests={"colour": question}, request_state=f"2 ☂ {name}")
-    return text(f"{params.request_state} likes {said['colour'].content['colour']}.")
+    return text(f"{params.request_state} likes {message['colour'].content['colour']}.")
 
 
 async def browse(ctx, params):
     """Somebody has to visit a page first: an error before 2026-07-28, a question there."""
     message, url = "Please log in.", "https://example.com/login"
     if ctx.protocol_version < MODERN:
-        wanted = {"mode": "url", "message": message, "url": url, "elicitationId": "one"}
-        raise MCPError(code=-32042, message="Log in first", data={"elicitations": [wanted]})
+        expected = {"mode": "url", "message": message, "url": url, "elicitationId": "one"}
+        raise MCPError(code=-32042, message="Log in first", data={"elicitations": [expected]})
     if params.input_responses is None:
-        asked = types.ElicitRequest(params=types.ElicitRequestURLParams(message=message, url=url))
-        return types.InputRequiredResult(input_requests={"login": asked})
+        result = types.ElicitRequest(params=types.ElicitRequestURLParams(message=message, url=url))
+        return types.InputRequiredResult(input_requests={"login": result})
     answer = params.input_responses["login"]
     return text(f"{answer.action} {answer.content}")
 

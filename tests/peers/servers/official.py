@@ -139,8 +139,8 @@ def ask_name():
 
 
 def ask_model():
-    said = types.TextContent(type="text", text="What is the capital of France?")
-    return Sample([types.SamplingMessage(role="user", content=said)], max_tokens=100)
+    result = types.TextContent(type="text", text="What is the capital of France?")
+    return Sample([types.SamplingMessage(role="user", content=result)], max_tokens=100)
 
 
 def ask_roots():
@@ -150,8 +150,8 @@ def ask_roots():
 @server.tool()
 async def greet(answer: Annotated[ElicitationResult[Name], Resolve(ask_name)]) -> str:
     """Ask the user."""
-    said = answer.data if answer.action == "accept" else None
-    return f"{answer.action}: {said.name}, {said.age}" if said else answer.action
+    message = answer.data if answer.action == "accept" else None
+    return f"{answer.action}: {message.name}, {message.age}" if message else answer.action
 
 
 @server.tool()

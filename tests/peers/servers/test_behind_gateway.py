@@ -47,10 +47,10 @@ async def test_requests_of_the_everything_server_reach_the_client(revision, tran
         names = {tool.name for tool in await client.list_tools()}
         assert {"all_echo", "all_trigger-elicitation-request", "all_get-roots-list"} <= names
         assert (await client.call_tool("all_echo", {"message": "grüße ☂"})).text == "Echo: grüße ☂"
-        asked = await client.call_tool("all_trigger-elicitation-request")
-        assert json.loads(asked.content[-1].text.partition(":")[2])["action"] == "accept"
-        asked = await client.call_tool("all_trigger-sampling-request", {"prompt": "the capital of France"})
-        assert '"text": "Paris"' in asked.text
+        result = await client.call_tool("all_trigger-elicitation-request")
+        assert json.loads(result.content[-1].text.partition(":")[2])["action"] == "accept"
+        result = await client.call_tool("all_trigger-sampling-request", {"prompt": "the capital of France"})
+        assert '"text": "Paris"' in result.text
         assert "file:///project" in (await client.call_tool("all_get-roots-list")).text
 
 

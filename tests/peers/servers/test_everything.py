@@ -108,10 +108,10 @@ async def test_every_kind_of_content_is_read(client):
     assert (noted.annotations.priority, noted.annotations.audience) == (1.0, ["user", "assistant"])
     _, *links = (await client.call_tool("get-resource-links", {"count": 2})).content
     assert [type(link) for link in links] == [ResourceLink, ResourceLink]
-    wanted = {"resourceType": "Blob", "resourceId": 2}
-    _, inside, _ = (await client.call_tool("get-resource-reference", wanted)).content
+    expected = {"resourceType": "Blob", "resourceId": 2}
+    _, inside, _ = (await client.call_tool("get-resource-reference", expected)).content
     assert isinstance(inside, EmbeddedResource)
-    assert not any(isinstance(one, AudioContent) for one in (image, noted, inside))
+    assert not any(isinstance(item, AudioContent) for item in (image, noted, inside))
 
 
 async def test_structured_content_is_decoded_to_a_type(client):
@@ -142,7 +142,7 @@ async def test_progress_reaches_the_caller(client):
     await client.call_tool(
         "trigger-long-running-operation",
         {"duration": 0.03, "steps": 3},
-        progress_handler=lambda *said: heard.append(said),
+        progress_handler=lambda *message: heard.append(message),
     )
     assert heard == [(1, 3, None), (2, 3, None), (3, 3, None)]
 
@@ -163,9 +163,9 @@ async def test_model_is_asked(talk):
         "trigger-sampling-request", {"prompt": "the capital of France", "maxTokens": 7}
     )
     assert '"text": "Paris"' in result.text
-    (asked,) = talk.asked
-    assert (asked.max_tokens, asked.system_prompt) == (7, "You are a helpful test server.")
-    assert "the capital of France" in asked.messages[0].content.text
+    (request,) = talk.asked
+    assert (request.max_tokens, request.system_prompt) == (7, "You are a helpful test server.")
+    assert "the capital of France" in request.messages[0].content.text
 
 
 @pytest.mark.legs(since="2025-11-25")
@@ -212,12 +212,12 @@ async def test_page_is_shown_and_the_answer_has_no_content(talk):
 @pytest.mark.legs(since="2025-11-25")
 async def test_page_that_has_to_be_seen_first_is_in_the_error(leg, talk):
     talk.answer = ElicitResult("accept")
-    wanted = {"url": f"https://example.com/{leg}", "errorPath": True}
+    expected = {"url": f"https://example.com/{leg}", "errorPath": True}
     with pytest.raises(ProtocolError) as raised:
-        await talk.client.call_tool("trigger-url-elicitation", wanted)
+        await talk.client.call_tool("trigger-url-elicitation", expected)
     assert raised.value.code == -32042
     assert raised.value.data["elicitations"][0]["url"] == "https://modelcontextprotocol.io"
-    assert "accept" in (await talk.client.call_tool("trigger-url-elicitation", wanted)).text
+    assert "accept" in (await talk.client.call_tool("trigger-url-elicitation", expected)).text
 
 
 async def test_roots_are_sent_and_updated(talk):
@@ -238,10 +238,10 @@ async def test_roots_are_sent_and_updated(talk):
 
 async def test_resources_are_listed_and_read(client):
     resources = await client.list_resources()
-    architecture = next(one for one in resources if one.name == "architecture.md")
+    architecture = next(item for item in resources if item.name == "architecture.md")
     (contents,) = await client.read_resource(architecture.uri)
     assert (contents.mime_type, contents.text[:12]) == ("text/markdown", "# Everything")
-    assert [one.uri_template for one in await client.list_resource_templates()] == [
+    assert [item.uri_template for item in await client.list_resource_templates()] == [
         "demo://resource/dynamic/text/{resourceId}",
         "demo://resource/dynamic/blob/{resourceId}",
     ]
@@ -271,7 +271,10 @@ async def test_missing_resource_is_an_error(client):
 async def test_prompts_are_listed_and_got(client):
     prompts = {prompt.name: prompt for prompt in await client.list_prompts()}
     assert {*prompts} == {"simple-prompt", "args-prompt", "completable-prompt", "resource-prompt"}
-    assert [(one.name, one.required) for one in prompts["args-prompt"].arguments] == [("city", True), ("state", False)]
+    assert [(argument.name, argument.required) for argument in prompts["args-prompt"].arguments] == [
+        ("city", True),
+        ("state", False),
+    ]
     (message,) = (await client.get_prompt("args-prompt", {"city": "Paris", "state": "Texas"})).messages
     assert (message.role, message.content.text) == ("user", "What's weather in Paris, Texas?")
     _, inside = (await client.get_prompt("resource-prompt", {"resourceType": "Text", "resourceId": "1"})).messages
@@ -286,8 +289,8 @@ async def test_prompts_are_listed_and_got(client):
 async def test_arguments_are_completed_in_their_context(client):
     prompt = {"type": "ref/prompt", "name": "completable-prompt"}
     assert (await client.complete(prompt, "department", "S")).values == ["Sales", "Support"]
-    found = await client.complete(prompt, "name", "", {"department": "Sales"})
-    assert (found.values, found.total, found.has_more) == (["David", "Eve", "Frank"], 3, False)
+    result = await client.complete(prompt, "name", "", {"department": "Sales"})
+    assert (result.values, result.total, result.has_more) == (["David", "Eve", "Frank"], 3, False)
     resource = {"type": "ref/resource", "uri": "demo://resource/dynamic/text/{resourceId}"}
     assert (await client.complete(resource, "resourceId", "17")).values == ["17"]
 

@@ -22,8 +22,8 @@ LEGS = [
 
 
 async def test_newest_revision_that_both_know_is_found(leg, client):
-    found = "2025-11-25" if leg.transport == "http" else "2026-07-28"
-    assert client.protocol_version == (leg.revision or found)
+    result = "2025-11-25" if leg.transport == "http" else "2026-07-28"
+    assert client.protocol_version == (leg.revision or result)
     assert client.server_info.name == "kubernetes-mcp-server"
     assert client.server_info.website_url == "https://github.com/containers/kubernetes-mcp-server"
     await client.ping()

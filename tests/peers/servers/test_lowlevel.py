@@ -22,7 +22,7 @@ async def test_all_pages_are_fetched(talk):
     tools = await talk.client.list_tools()
     assert {*(tool.name for tool in tools)} >= {f"tool_{at}" for at in range(20)}
     # A list that may be kept is not asked for again; this server says of none that it may.
-    assert len([one for one in talk.sent if b'"tools/list"' in one]) == 4
+    assert len([item for item in talk.sent if b'"tools/list"' in item]) == 4
 
 
 async def test_argument_is_mirrored_in_a_header(client):
@@ -74,14 +74,14 @@ async def test_input_rounds_return_the_request_state_unchanged(talk):
             await talk.client.call_tool("two_rounds")
         return
     assert (await talk.client.call_tool("two_rounds")).data == "2 ☂ Alice likes blue."
-    assert [one.message for one in talk.asked] == ["Your name?", "Your colour, Alice?"]
+    assert [item.message for item in talk.asked] == ["Your name?", "Your colour, Alice?"]
 
 
 async def test_page_that_has_to_be_seen_first_is_requested_or_is_in_the_error(talk):
     talk.answer = ElicitResult("accept")
     if talk.modern:
         assert (await talk.client.call_tool("browse")).data == "accept None"
-        assert [one.url for one in talk.asked] == ["https://example.com/login"]
+        assert [item.url for item in talk.asked] == ["https://example.com/login"]
     else:
         with pytest.raises(ProtocolError, match="Log in first") as raised:
             await talk.client.call_tool("browse")

@@ -36,8 +36,8 @@ class Forecast:
 
 
 async def test_newest_revision_that_both_know_is_found(leg, client):
-    found = "2025-11-25" if leg.transport == "sse" else "2026-07-28"
-    assert client.protocol_version == (leg.revision or found)
+    result = "2025-11-25" if leg.transport == "sse" else "2026-07-28"
+    assert client.protocol_version == (leg.revision or result)
     assert (client.server_info.name, client.server_info.version) == (leg.server, "1.2.3")
     assert client.instructions == "A server of others."
     assert client.server_capabilities.completions == {}
@@ -114,7 +114,7 @@ async def test_headers_are_found_out_when_the_tools_were_not_listed(talking, tar
 
 async def test_progress_reaches_the_caller(client):
     heard: list[tuple[float, float | None, str | None]] = []
-    await client.call_tool("count", {"to": 3}, progress_handler=lambda *said: heard.append(said))
+    await client.call_tool("count", {"to": 3}, progress_handler=lambda *message: heard.append(message))
     assert heard == [(1, 3, "1 of 3"), (2, 3, "2 of 3"), (3, 3, "3 of 3")]
 
 
@@ -132,8 +132,8 @@ async def test_logs_are_received(talk):
 
 async def test_cancellation_reaches_the_server(client, eventually):
     async def counts():
-        found = (await client.call_tool("waited")).structured
-        return found["begun"], found["cancelled"]
+        result = (await client.call_tool("waited")).structured
+        return result["begun"], result["cancelled"]
 
     begun, cancelled = await counts()
     task = asyncio.create_task(client.call_tool("wait"))
@@ -150,8 +150,8 @@ async def test_cancellation_reaches_the_server(client, eventually):
 @pytest.mark.legs(since="2025-06-18")
 async def test_form_is_answered_with_defaults(talk):
     assert (await talk.client.call_tool("greet")).text == "accept: Alice, 42"
-    (asked,) = talk.asked
-    assert (asked.message, asked.requested_schema["required"]) == ("Who are you?", ["name"])
+    (request,) = talk.asked
+    assert (request.message, request.requested_schema["required"]) == ("Who are you?", ["name"])
 
 
 @pytest.mark.legs(since="2025-06-18")
@@ -182,8 +182,8 @@ async def test_three_elicitations_of_one_tool_are_answered(talk):
 
 
 async def test_resources_are_listed_and_read(client):
-    assert [one.uri for one in await client.list_resources()] == ["notes://today", "notes://picture"]
-    assert [one.uri_template for one in await client.list_resource_templates()] == ["notes://{day}/weather"]
+    assert [item.uri for item in await client.list_resources()] == ["notes://today", "notes://picture"]
+    assert [item.uri_template for item in await client.list_resource_templates()] == ["notes://{day}/weather"]
     (contents,) = await client.read_resource("notes://today")
     assert (contents.mime_type, contents.text) == ("text/plain", "Rain.")
     (contents,) = await client.read_resource("notes://picture")
@@ -198,7 +198,7 @@ async def test_resources_are_listed_and_read(client):
 async def test_prompts_are_listed_and_got(client):
     (prompt,) = await client.list_prompts()
     assert (prompt.name, prompt.title) == ("greeting", "A greeting")
-    assert [(one.name, one.required) for one in prompt.arguments] == [("name", True), ("style", False)]
+    assert [(argument.name, argument.required) for argument in prompt.arguments] == [("name", True), ("style", False)]
     (message,) = (await client.get_prompt("greeting", {"name": "Ada"})).messages
     assert (message.role, message.content.text) == ("user", "Greet Ada, plain.")
     for name in ("greeting", "nothing"):

@@ -30,11 +30,11 @@ async def test_memory_is_filled_and_searched_and_outlives_its_server(revision, s
         assert made.data == {"entities": [ADA, BERT]}
         assert json.loads(made.text) == [ADA, BERT]
         await client.call_tool("create_relations", {"relations": [relation]})
-        found = await client.call_tool("search_nodes", {"query": "engines"})
-        assert [one["name"] for one in found.data["entities"]] == ["Ada"]
+        result = await client.call_tool("search_nodes", {"query": "engines"})
+        assert [entity["name"] for entity in result.data["entities"]] == ["Ada"]
         with pytest.raises(ToolError, match="Entity with name Carl not found"):
-            wanted = {"observations": [{"entityName": "Carl", "contents": ["sings"]}]}
-            await client.call_tool("add_observations", wanted)
+            expected = {"observations": [{"entityName": "Carl", "contents": ["sings"]}]}
+            await client.call_tool("add_observations", expected)
     async with talking(servers.command("memory"), revision, env={"MEMORY_FILE_PATH": str(file)}).client as client:
         (contents,) = await client.read_resource(GRAPH)
         assert contents.mime_type == "application/json"
@@ -62,8 +62,8 @@ async def test_files_are_written_found_and_read(revision, servers, tmp_path):
         assert (await client.call_tool("read_text_file", {"path": file, "tail": 1})).data == {"content": "two ☂"}
         edits = {"path": file, "edits": [{"oldText": "one", "newText": "1"}]}
         assert "+1" in (await client.call_tool("edit_file", edits)).text
-        found = await client.call_tool("search_files", {"path": str(tmp_path), "pattern": "**/*.txt"})
-        assert found.text == file
+        result = await client.call_tool("search_files", {"path": str(tmp_path), "pattern": "**/*.txt"})
+        assert result.text == file
         (image,) = (await client.call_tool("read_media_file", {"path": str(tmp_path / "dot.png")})).content
         assert isinstance(image, ImageContent)
         assert b64decode(image.data) == b"\x89PNG"
@@ -74,17 +74,17 @@ async def test_files_are_written_found_and_read(revision, servers, tmp_path):
 
 
 async def test_client_roots_determine_the_allowed_directories(servers, talking, tmp_path, eventually):
-    one, two = tmp_path / "one", tmp_path / "two"
-    one.mkdir()
+    item, two = tmp_path / "one", tmp_path / "two"
+    item.mkdir()
     two.mkdir()
     talk = talking(servers.command("filesystem")[:2])
-    talk.client.input_handlers.roots = [one.as_uri()]
+    talk.client.input_handlers.roots = [item.as_uri()]
 
     async def allowed() -> str:
         return (await talk.client.call_tool("list_allowed_directories")).text
 
     async with talk.client as client:
-        await eventually(allowed, f"Allowed directories:\n{one}")
+        await eventually(allowed, f"Allowed directories:\n{item}")
         client.input_handlers.roots = [two.as_uri()]
         await client.notify("notifications/roots/list_changed")
         await eventually(allowed, f"Allowed directories:\n{two}")

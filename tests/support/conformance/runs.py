@@ -202,7 +202,7 @@ def expected_failures(path: Path, side: str) -> frozenset[str]:
     Of YAML we read what we write: a key for each side, and below it one whole scenario a line. Anything else is an
     error, for a line that only one of the two readers understands would be excused by one and not by the other.
     """
-    found: dict[str, list[str]] = {}
+    results: dict[str, list[str]] = {}
     scenarios: list[str] | None = None
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         text = line.partition("#")[0].rstrip()
@@ -210,13 +210,13 @@ def expected_failures(path: Path, side: str) -> frozenset[str]:
             continue
         if text in ("server: []", "client: []", "server:", "client:"):
             key, _, empty = text.partition(":")
-            found[key] = []
-            scenarios = None if empty else found[key]
+            results[key] = []
+            scenarios = None if empty else results[key]
         elif text.startswith("  - ") and scenarios is not None and not set(text[4:]) & set(" :'\""):
             scenarios.append(text[4:])
         else:
             raise ValueError(f"{path.name}, line {number}: neither a side nor `  - scenario`: {line!r}")
-    return frozenset(found.get(side, ()))
+    return frozenset(results.get(side, ()))
 
 
 def _table(text: str) -> dict[str, dict[str, int]]:

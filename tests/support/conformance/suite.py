@@ -69,7 +69,7 @@ class Suite:
             timeout=SCENARIO_SECONDS,
             check=True,
         )
-        return {found["scenario"]: set(found["revisions"].split(",")) for found in LISTED.finditer(done.stdout)}
+        return {result["scenario"]: set(result["revisions"].split(",")) for result in LISTED.finditer(done.stdout)}
 
     def _run_all(
         self, leg: Leg, target: list[str], folder: Path, expected: Path, env: dict[str, str] | None = None
@@ -90,13 +90,13 @@ class Suite:
         command = self._command(leg, target, folder)
         deadline = time.monotonic() + SCENARIO_SECONDS
         with Child(command, folder / "suite.log", cwd=folder, env=node.environment()) as child:
-            shown = None
+            output = None
             while child.code is None and time.monotonic() < deadline:
                 found = SHOWN.search(child.output_tail(lines=10_000))
-                if found is not None and shown is None:
-                    shown, browser = found[0], oidc.Browser()
-                    callback = parse_qs(urlsplit(shown).query)["redirect_uri"][0]
-                    browser.request("GET", browser.visit(shown, until=callback))
+                if found is not None and output is None:
+                    output, browser = found[0], oidc.Browser()
+                    callback = parse_qs(urlsplit(output).query)["redirect_uri"][0]
+                    browser.request("GET", browser.visit(output, until=callback))
                 time.sleep(PAUSE)
             ending = how_it_ended(child)
         return {} if ending is None else {"": ending}
@@ -120,14 +120,14 @@ class Suite:
                     log = folder / f"{scenario.replace('/', '-')}.log"
                     child = Child(command, log, cwd=folder, env=env)
                     running.append(_RunningSuite(scenario, child, time.monotonic() + SCENARIO_SECONDS))
-                for one in [one for one in running if one.over]:
-                    endings |= {} if (ending := how_it_ended(one.child)) is None else {one.scenario: ending}
-                    one.child.end()
-                    running.remove(one)
+                for item in [item for item in running if item.over]:
+                    endings |= {} if (ending := how_it_ended(item.child)) is None else {item.scenario: ending}
+                    item.child.end()
+                    running.remove(item)
                 time.sleep(PAUSE)
         finally:
-            for one in running:
-                one.child.end()
+            for item in running:
+                item.child.end()
         return endings
 
     def _command(self, leg: Leg, more: list[str], folder: Path) -> list[str]:
@@ -157,10 +157,10 @@ def _environment_without_home(home: Path) -> dict[str, str]:
 
 def how_it_ended(child: Child, seconds: float = SCENARIO_SECONDS) -> ExitReport | None:
     """Return how a suite, or a client that it ran, failed, or None. Stricter than the suite about clients."""
-    said = child.output_tail(lines=10_000)
-    found = CLIENT_ENDED.search(said)
-    if found is not None:
-        return ExitReport(f"the client {found[1]}", child.output_tail())
+    output = child.output_tail(lines=10_000)
+    match = CLIENT_ENDED.search(output)
+    if match is not None:
+        return ExitReport(f"the client {match[1]}", child.output_tail())
     if child.code is None:
         return ExitReport(f"the suite did not end within {seconds:.0f} s", child.output_tail())
     return None if child.code == 0 else ExitReport(f"the suite ended with {child.code}", child.output_tail())

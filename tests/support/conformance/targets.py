@@ -159,9 +159,9 @@ def reached(url: str) -> Server:
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as item:
+        item.bind(("127.0.0.1", 0))
+        return int(item.getsockname()[1])
 
 
 def _wait_for(host: str, port: int, seconds: float, server: Server) -> None:

@@ -63,19 +63,19 @@ class Outcome:
 
 def read(folder: Path) -> Results:
     """Every checks.json below the folder that the suite wrote into, by scenario."""
-    found: Results = {}
+    results: Results = {}
     for path in sorted(folder.rglob("checks.json")):
         # A scenario's name may have a slash in it (`auth/…`), and then its folder is nested.
         name = path.parent.relative_to(folder).as_posix()
         named = FOLDER.fullmatch(name)
         scenario = named["scenario"] if named else name
-        if scenario in found:
+        if scenario in results:
             raise ValueError(f"{scenario} has two results in {folder}")
         try:
-            found[scenario] = json.loads(path.read_bytes())
+            results[scenario] = json.loads(path.read_bytes())
         except ValueError as why:  # the suite was ended while it wrote
-            found[scenario] = [{"id": path.name, "status": "UNREADABLE", "errorMessage": f"{why}"}]
-    return found
+            results[scenario] = [{"id": path.name, "status": "UNREADABLE", "errorMessage": f"{why}"}]
+    return results
 
 
 def evaluate(

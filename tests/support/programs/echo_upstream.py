@@ -48,8 +48,8 @@ def answer(message: Any, blanks: str) -> str | None:
     if "id" not in message:
         return None
     result = result_of(message)
-    said = {"result": result} if result is not None else {"error": {"code": -32601, "message": "Method not found"}}
-    return lay_out({"jsonrpc": "2.0", "id": message["id"], **said}, random.Random(received["calls"]), blanks)
+    error = {"result": result} if result is not None else {"error": {"code": -32601, "message": "Method not found"}}
+    return lay_out({"jsonrpc": "2.0", "id": message["id"], **error}, random.Random(received["calls"]), blanks)
 
 
 def serve_stdio() -> None:

@@ -15,10 +15,10 @@ def lay_out(value: Any, chance: random.Random, blanks: str) -> str:
 
     def put(value: Any) -> str:
         if isinstance(value, dict):
-            inside = ",".join(f"{gap()}{put(name)}{gap()}:{gap()}{put(one)}{gap()}" for name, one in value.items())
+            inside = ",".join(f"{gap()}{put(name)}{gap()}:{gap()}{put(item)}{gap()}" for name, item in value.items())
             return "{" + (inside or gap()) + "}"
         if isinstance(value, list):
-            return "[" + (",".join(f"{gap()}{put(one)}{gap()}" for one in value) or gap()) + "]"
+            return "[" + (",".join(f"{gap()}{put(item)}{gap()}" for item in value) or gap()) + "]"
         return json.dumps(value, ensure_ascii=chance.random() < 0.5)
 
     return gap() + put(value) + gap()

@@ -90,11 +90,11 @@ def schema() -> dict[str, Any]:
     """A property for each string, which is its title, its description, its default, its choices, and its name."""
     properties: dict[str, Any] = {}
     for n, text in ALL:
-        shown = {"title": text, "description": text, "default": text, "examples": [text]}
+        output = {"title": text, "description": text, "default": text, "examples": [text]}
         properties[text if n % 2 else f"p{n}"] = (
-            {"enum": [text, "other"], **shown}
+            {"enum": [text, "other"], **output}
             if n % 3 == 0
-            else {"type": "string", "format": text, "pattern": NASTY, **shown}
+            else {"type": "string", "format": text, "pattern": NASTY, **output}
         )
     variants = [{"title": text, "const": text} for _, text in ALL] + [{"type": "object", "properties": {}}]
     return {
@@ -145,7 +145,7 @@ def kept(name: str) -> dict[str, Any]:
     tasks = [{"id": text, "description": text, "status": state, "labels": [text], "worker": text, "due_at": text, "depth": n % 3,
               "blocked_by": [text], "blocked": True} for n, text in ALL
              for state in (["pending", "in_progress", "completed", "failed"][n % 4],)]  # fmt: skip
-    said: dict[str, Any] = {
+    message: dict[str, Any] = {
         "memory_recall": {"count": 60, "memories": memories, "mode": "text", "note": STRINGS[0]},
         "memory_status": {"total": STRINGS[0], "tags": {text: 1 for _, text in ALL}},
         "memory_get": {**memories[0], "version": 1},
@@ -158,7 +158,7 @@ def kept(name: str) -> dict[str, Any]:
         "get_task": {**tasks[0], "context": STRINGS[0], "notes": [{"text": text} for _, text in ALL]},
         "spec_lint": {"ok": False, "findings": [{"level": text, "message": text} for _, text in ALL[:3]]},
     }
-    data = said.get(name, {})
+    data = message.get(name, {})
     return {"content": [{"type": "text", "text": json.dumps(data)}], "structuredContent": data}
 
 

@@ -41,40 +41,40 @@ async def capture(url: str, name: str, out: int) -> None:
             number += 1
             word = f"{name}n{number}"
             text = f"{word} has to do with {' and '.join(chance.sample(WORDS, 8))}"
-            taken = await memories.capture(MemoryDraft(content=text, namespace="learnings", tags=[name]))
-            os.write(out, f"{taken.record.id} {word}\n".encode())
+            result = await memories.capture(MemoryDraft(content=text, namespace="learnings", tags=[name]))
+            os.write(out, f"{result.record.id} {word}\n".encode())
 
 
 def victim(url: str, name: str) -> tuple[int, int]:
     """Its process, and where it says what it has kept."""
-    said, saying = os.pipe()
+    message, saying = os.pipe()
     process = os.fork()
     if process == 0:
         try:
-            os.close(said)
+            os.close(message)
             asyncio.run(capture(url, name, saying))
         finally:
             os._exit(1)
     os.close(saying)
-    return process, said
+    return process, message
 
 
 def kill(url: str, name: str, chance: random.Random) -> bytes:
-    process, said = victim(url, name)
+    process, message = victim(url, name)
     heard = b""
     try:
         least = chance.randrange(MOST_ACKNOWLEDGED + 1)
         while heard.count(b"\n") < least:
-            if not select.select([said], [], [], TIMEOUT_SECONDS)[0] or not (more := os.read(said, 4096)):
+            if not select.select([message], [], [], TIMEOUT_SECONDS)[0] or not (more := os.read(message, 4096)):
                 raise SystemExit(f"{name} captures nothing")
             heard += more
         time.sleep(chance.random() * LONGEST_MOMENT)  # to hit it anywhere, not only where it has just spoken
     finally:
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
-    while more := os.read(said, 4096):
+    while more := os.read(message, 4096):
         heard += more
-    os.close(said)
+    os.close(message)
     return heard[: heard.rfind(b"\n") + 1]
 
 

@@ -39,11 +39,11 @@ def serving(store: str, path: str, pace: float, room: int) -> Server:
     async def work(n: int, ctx: Context) -> list[str]:
         """Do some things, each once, and tell what came of them."""
         job = str(ctx.request_id)
-        found = [str(n)]
+        results = [str(n)]
         for step in map(str, range(STEPS)):
-            found.append(await ctx.step(step, partial(act, job, step)))
+            results.append(await ctx.step(step, partial(act, job, step)))
             write("F", job, step)
-        return found
+        return results
 
     @server.tool(task=TaskConfig(mode="required", ttl=None))
     async def wait(ctx: Context) -> str:

@@ -96,8 +96,8 @@ async def book(ctx: Context, city: str) -> str:
 @server.tool
 async def rhyme(ctx: Context, word: str) -> str:
     """Lets a model say something."""
-    said = await ctx.sample(f"What rhymes with {word}?")
-    return f"the model said: {getattr(said, 'text', said)}"
+    result = await ctx.sample(f"What rhymes with {word}?")
+    return f"the model said: {getattr(result, 'text', result)}"
 
 
 @server.tool

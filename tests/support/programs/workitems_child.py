@@ -25,15 +25,15 @@ async def agent(items: WorkItemStore, name: str) -> None:
     """Take and finish what there is to do."""
     print("ready", flush=True)
     sys.stdin.readline()
-    while (taken := await items.next(name)) is not None:
-        print(taken.id, flush=True)
-        await items.complete(taken.id, f"by {name}", worker=name)
+    while (result := await items.next(name)) is not None:
+        print(result.id, flush=True)
+        await items.complete(result.id, f"by {name}", worker=name)
 
 
 async def take(items: WorkItemStore, name: str) -> None:
     """Take something, and be gone."""
-    taken = await items.next(name, lease=2)
-    print("nothing" if taken is None else taken.id, flush=True)
+    result = await items.next(name, lease=2)
+    print("nothing" if result is None else result.id, flush=True)
     sys.stdin.readline()
 
 

@@ -134,15 +134,15 @@ async def test_http_records_have_address_and_rejected_callers(audit: Audit, tmp_
         stop.set()
         await serving
     done = await asyncio.to_thread(audit, tmp_path, "list", "--limit", "1000")
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    [call] = [one for one in found if one.get("method")]
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    [call] = [item for item in results if item.get("method")]
     assert (call["address"], call["principal"], call["outcome"]) == ("127.0.0.1", "token", "ok")
-    refused = [one for one in found if one.get("kind") == "login"]
-    assert {one["address"] for one in refused} == {"127.0.0.1"}
+    refused = [item for item in results if item.get("kind") == "login"]
+    assert {item["address"] for item in refused} == {"127.0.0.1"}
     # A flood is counted.
     assert len(refused) == 21
     assert refused[0]["error"].startswith("401")
-    assert sum(one.get("note", {}).get("more", 1) for one in refused) >= 30
+    assert sum(item.get("note", {}).get("more", 1) for item in refused) >= 30
 
 
 # Formats
@@ -176,10 +176,10 @@ ROW = ("c1", RECORD.number, RECORD.at, "{}", "ff")
 def test_event_of_cef_is_escaped() -> None:
     line = format_cef(ROW, RECORD)
     assert "\n" not in line
-    header, said = re.split(r"(?<!\\)\|", line, maxsplit=7)[:7], re.split(r"(?<!\\)\|", line, maxsplit=7)[7]
+    header, message = re.split(r"(?<!\\)\|", line, maxsplit=7)[:7], re.split(r"(?<!\\)\|", line, maxsplit=7)[7]
     assert header[0] == "CEF:0"
     assert header[4:] == ["tools/call", "tools/call create=issue", "7"]
-    pairs = dict(re.findall(r"(\w+)=((?:\\=|\\\\|[^=])*?)(?= \w+=|$)", said))
+    pairs = dict(re.findall(r"(\w+)=((?:\\=|\\\\|[^=])*?)(?= \w+=|$)", message))
     assert pairs["suser"] == "ann\\\\o'hara"
     assert pairs["request"] == "git|hub.create\\=issue"
     assert pairs["requestClientApplication"] == "editor\\n1.0"
@@ -288,12 +288,12 @@ def _received(listening: socket.socket, kind: int) -> list[str]:
         data = b""
         while more := connection.recv(65536):
             data += more
-    found = []
+    results = []
     while data:
         length, _, data = data.partition(b" ")
-        found.append(data[: int(length)].decode())
+        results.append(data[: int(length)].decode())
         data = data[int(length) :]
-    return found
+    return results
 
 
 async def test_sink_that_is_away_does_not_hold_up_calls(

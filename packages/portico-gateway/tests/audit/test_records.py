@@ -39,11 +39,11 @@ async def records(folder: Path, store: str | None = None) -> list[AuditEvent]:
         return [record for _, record in newest_events(tx, AuditFilter(), 10_000)]
 
     async with Database(store or str(folder / "audit.db")) as database:
-        return sorted(await database.read(read), key=lambda one: one.number)
+        return sorted(await database.read(read), key=lambda item: item.number)
 
 
 async def calls(folder: Path, store: str | None = None) -> list[AuditEvent]:
-    return [one for one in await records(folder, store) if one.kind == "call"]
+    return [record for record in await records(folder, store) if record.kind == "call"]
 
 
 def house() -> Server:
@@ -94,8 +94,8 @@ async def test_every_call_read_and_prompt_is_one_record(tmp_path: Path) -> None:
         await client.call_tool("plus", {"a": 1, "b": 2})
         await client.read_resource("note://one")
         await client.get_prompt("greet", {"who": "Ann"})
-    said = [(one.method, one.owner, one.name, one.shown, one.outcome) for one in await calls(tmp_path)]
-    assert said == [
+    messages = [(item.method, item.owner, item.name, item.shown, item.outcome) for item in await calls(tmp_path)]
+    assert messages == [
         ("tools/call", "house", "add", "plus", "ok"),
         ("resources/read", "house", "note://one", "", "ok"),
         ("prompts/get", "house", "greet", "", "ok"),
@@ -103,7 +103,7 @@ async def test_every_call_read_and_prompt_is_one_record(tmp_path: Path) -> None:
     first = (await calls(tmp_path))[0]
     assert first.client.startswith("tester") and first.revision == "2026-07-28"
     assert len(first.digest) == 64 and first.received > 0 and first.sent > 0 and first.at > 10**15
-    assert [one.kind for one in await records(tmp_path)] == ["begin", "call", "call", "call", "end"]
+    assert [item.kind for item in await records(tmp_path)] == ["begin", "call", "call", "call", "end"]
 
 
 async def test_failures_are_recorded_by_kind_without_messages(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ async def test_failures_are_recorded_by_kind_without_messages(tmp_path: Path) ->
                 await client.call_tool(name, arguments)
         with pytest.raises(ProtocolError):
             await client.read_resource("no://such")
-    said = [(one.name, one.outcome, one.error) for one in await calls(tmp_path)]
-    assert said == [
+    messages = [(call.name, call.outcome, call.error) for call in await calls(tmp_path)]
+    assert messages == [
         ("refuse", "error", "Busy"),
         ("add", "invalid", "ValidationError"),
         ("nothing_there", "unknown", "-32602"),
@@ -130,8 +130,8 @@ async def test_nested_tool_calls_are_recorded_separately(tmp_path: Path) -> None
     audited(server, tmp_path)
     async with asking(server) as client:
         await client.call_tool("twice", {"a": 2})
-    said = [(one.name, one.inner, one.outcome) for one in await calls(tmp_path)]
-    assert said == [("add", True, "ok"), ("twice", False, "ok")]
+    messages = [(call.name, call.inner, call.outcome) for call in await calls(tmp_path)]
+    assert messages == [("add", True, "ok"), ("twice", False, "ok")]
 
 
 async def test_each_call_of_a_batch_is_recorded_separately(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ async def test_each_call_of_a_batch_is_recorded_separately(tmp_path: Path) -> No
     async with asking(server) as client:
         batch = [{"tool_name": "add", "arguments": {"a": 1, "b": 2}}, {"tool_name": "nothing_there"}]
         await client.call_tool("tools_batch", {"calls": batch})
-    said = {(one.owner, one.name, one.outcome, one.inner) for one in await calls(tmp_path)}
-    assert said == {
+    messages = {(call.owner, call.name, call.outcome, call.inner) for call in await calls(tmp_path)}
+    assert messages == {
         ("house", "add", "ok", True),
         ("house", "nothing_there", "unknown", True),
         ("contracts", "tools_batch", "ok", False),
@@ -157,8 +157,8 @@ async def test_arguments_are_a_digest_unless_fields_are_chosen(tmp_path: Path) -
         await client.call_tool("add", {"a": 1, "b": 2})
         await client.call_tool("add", {"a": 1, "b": 3})
         await client.call_tool("secretive", {"password": "hunter2-Zk9!qP", "place": "x" * 500})
-    one, same, other, chosen = await calls(tmp_path)
-    assert one.digest == same.digest != other.digest and not one.fields
+    item, same, other, chosen = await calls(tmp_path)
+    assert item.digest == same.digest != other.digest and not item.fields
     assert chosen.fields["place"] == "x" * 200
     assert "hunter2" not in chosen.fields["password"]
 
@@ -190,7 +190,7 @@ async def test_lists_and_completions_are_recorded_when_requested(tmp_path: Path)
     async with asking(server) as client:
         await client.list_tools()
         await client.list_prompts()
-    assert {one.method for one in await calls(tmp_path)} >= {"tools/list", "prompts/list"}
+    assert {call.method for call in await calls(tmp_path)} >= {"tools/list", "prompts/list"}
 
 
 async def test_stdio_is_recorded_only_when_requested(tmp_path: Path) -> None:
@@ -208,8 +208,8 @@ async def test_gateway_records_the_alias_and_the_inward_name(tmp_path: Path) -> 
         await client.call_tool("math_add", {"a": 1, "b": 2})
         with pytest.raises(ToolError):
             await client.call_tool("math_refuse", {})
-    said = [(one.owner, one.name, one.shown, one.upstream, one.outcome) for one in await calls(tmp_path)]
-    assert said == [
+    messages = [(call.owner, call.name, call.shown, call.upstream, call.outcome) for call in await calls(tmp_path)]
+    assert messages == [
         ("math", "add", "math_add", "math", "ok"),
         ("math", "refuse", "math_refuse", "math", "error"),
     ]
@@ -227,7 +227,7 @@ async def test_service_is_the_owner_of_its_tools(tmp_path: Path) -> None:
     audited(server, tmp_path)
     async with asking(server) as client:
         await client.call_tool("keep", {"text": "x"})
-    assert [(one.owner, one.name) for one in await calls(tmp_path)] == [("notes", "keep")]
+    assert [(call.owner, call.name) for call in await calls(tmp_path)] == [("notes", "keep")]
 
 
 async def test_task_and_its_run_are_recorded(tmp_path: Path) -> None:
@@ -242,9 +242,11 @@ async def test_task_and_its_run_are_recorded(tmp_path: Path) -> None:
     async with Client(server) as client:
         task = await client.start_task("long", {"a": 3})
         assert not (await task.result()).is_error
-    said = [(one.name, one.outcome, bool(one.job)) for one in await calls(tmp_path) if one.method == "tools/call"]
-    assert said == [("long", "task", False), ("long", "ok", True)]
-    [_, ran] = [one for one in await calls(tmp_path) if one.method == "tools/call"]
+    messages = [
+        (call.name, call.outcome, bool(call.job)) for call in await calls(tmp_path) if call.method == "tools/call"
+    ]
+    assert messages == [("long", "task", False), ("long", "ok", True)]
+    [_, ran] = [call for call in await calls(tmp_path) if call.method == "tools/call"]
     assert ran.digest
 
 
@@ -282,8 +284,8 @@ async def test_full_queue_counts_dropped_records(tmp_path: Path) -> None:
             for _ in range(50):
                 await client.call_tool("add", {"a": 1, "b": 2})
         await audit.writer.flush()
-    found = await records(tmp_path)
-    dropped = sum(one.note["count"] for one in found if one.kind == "dropped")
+    result = await records(tmp_path)
+    dropped = sum(item.note["count"] for item in result if item.kind == "dropped")
     assert dropped > 0
     assert dropped + len(await calls(tmp_path)) == 50
 
@@ -334,8 +336,8 @@ async def test_actor_chain_is_recorded(tmp_path: Path) -> None:
     agent = Principal("ann", issuer="https://login.example", actor_chain=("agent", "orchestrator"))
     async with Client(server, principal=agent) as client:
         await client.call_tool("add", {"a": 1, "b": 2})
-    (one,) = await calls(tmp_path)
-    assert (one.principal, one.issuer, one.actors) == ("ann", "https://login.example", ("agent", "orchestrator"))
+    (item,) = await calls(tmp_path)
+    assert (item.principal, item.issuer, item.actors) == ("ann", "https://login.example", ("agent", "orchestrator"))
 
 
 async def test_flush_waits_for_pending_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,7 +362,7 @@ async def test_flush_waits_for_pending_records(tmp_path: Path, monkeypatch: pyte
         assert not waiting.done()
         may_go_on.set()
         await asyncio.wait_for(waiting, 10)
-        assert [one.name for one in await calls(tmp_path)] == ["add"]
+        assert [call.name for call in await calls(tmp_path)] == ["add"]
 
 
 async def test_records_that_cannot_be_made_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,8 +49,8 @@ def signed_at_the_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return str(tmp_path / "audit.db")
-    found: str = request.getfixturevalue("postgres_url")
-    return found
+    response: str = request.getfixturevalue("postgres_url")
+    return response
 
 
 async def record(folder: Path, store: str, calls: int = CALLS) -> None:
@@ -84,9 +84,9 @@ async def harmed(folder: Path, store: str, harm: Harm) -> VerificationReport:
 
 def first(report: VerificationReport) -> tuple[str, int]:
     """What happened, and to which record."""
-    found = next(one for one in report.findings if one.chain)
-    assert f"record {found.number} of the chain {found.chain}" in found.description
-    return found.kind, found.number
+    result = next(finding for finding in report.findings if finding.chain)
+    assert f"record {result.number} of the chain {result.chain}" in result.description
+    return result.kind, result.number
 
 
 async def test_untouched_audit_verifies(tmp_path: Path, store: str) -> None:
@@ -102,8 +102,8 @@ async def test_untouched_audit_verifies(tmp_path: Path, store: str) -> None:
 
 
 def _set(number: int, **columns: Any) -> Harm:
-    said = ", ".join(f"{name} = :{name}" for name in columns)
-    return lambda tx: tx.execute(f"update audit_record set {said} where number = :n", {**columns, "n": number})
+    result = ", ".join(f"{name} = :{name}" for name in columns)
+    return lambda tx: tx.execute(f"update audit_record set {result} where number = :n", {**columns, "n": number})
 
 
 def _bent(tx: Transaction, number: int) -> str:
@@ -280,7 +280,7 @@ async def test_older_copy_that_was_put_back_is_noticed(tmp_path: Path) -> None:
     await record(data, store, 3)
     shutil.copytree(older, data, dirs_exist_ok=True)
     report = await verified(data, store)
-    assert [one.kind for one in report.findings] == ["rolled back"]
+    assert [finding.kind for finding in report.findings] == ["rolled back"]
     assert "checkpoint 4 was written, but the last one is 2" in report.findings[0].description
 
 
@@ -296,7 +296,7 @@ async def test_older_copy_that_was_written_to_since_is_noticed(
     await record(data, store, 3)
     assert "audit store rollback detected" in caplog.text
     report = await verified(data, store)
-    assert [(one.kind, one.number) for one in report.findings] == [("rolled back", 3)]
+    assert [(finding.kind, finding.number) for finding in report.findings] == [("rolled back", 3)]
 
 
 async def test_external_checkpoint_detects_rollback(tmp_path: Path) -> None:
@@ -309,9 +309,9 @@ async def test_external_checkpoint_detects_rollback(tmp_path: Path) -> None:
     shutil.rmtree(data)
     shutil.copytree(older, data)
     assert (await verified(data, store)).findings == []
-    assert [one.kind for one in (await verified(data, store, kept)).findings] == ["rolled back"]
+    assert [finding.kind for finding in (await verified(data, store, kept)).findings] == ["rolled back"]
     await record(data, store, 3)
-    assert [one.kind for one in (await verified(data, store, kept)).findings] == ["rolled back"]
+    assert [finding.kind for finding in (await verified(data, store, kept)).findings] == ["rolled back"]
 
 
 # Several processes, and one that is killed
@@ -359,10 +359,10 @@ async def test_concurrent_writers_are_not_reported_as_tampering(
     looked = tables.last_checkpoint
 
     def overtaken(tx: Transaction) -> SignedCheckpoint | None:
-        found = looked(tx)
-        assert found is not None
-        CheckpointFile(tmp_path, store).write(replace(found.ref, number=found.number + 1))
-        return found
+        result = looked(tx)
+        assert result is not None
+        CheckpointFile(tmp_path, store).write(replace(result.ref, number=result.number + 1))
+        return result
 
     monkeypatch.setattr(tables, "last_checkpoint", overtaken)
     await record(tmp_path, store, 1)
@@ -428,7 +428,7 @@ async def test_audit_verifies_after_retention_removes_old_records(tmp_path: Path
     assert report.records == 5
     # Without the word that was signed, the same is tampering.
     report = await harmed(tmp_path, store, lambda tx: tx.execute("delete from audit_checkpoint where number = 5"))
-    assert {one.kind for one in report.findings} >= {"removed"}
+    assert {finding.kind for finding in report.findings} >= {"removed"}
     await record(tmp_path, store, 1)
 
 
@@ -438,8 +438,8 @@ async def test_writer_cuts_by_itself(tmp_path: Path, store: str, monkeypatch: py
         before = await database.read(lambda tx: tx.fetch_one(int, "select count(*) from audit_record"))
     assert before == 7
     server = Server("house")
-    said = {"include_stdio": True, "data_dir": str(tmp_path), "store": store, "retention": "1d"}
-    access_settings.apply(server, access_settings.read({"audit": said}))
+    message = {"include_stdio": True, "data_dir": str(tmp_path), "store": store, "retention": "1d"}
+    access_settings.apply(server, access_settings.read({"audit": message}))
     now = writer._now_us
     monkeypatch.setattr(writer, "_now_us", lambda: now() + 2 * 86400 * 1_000_000)
     async with server.lifespan():

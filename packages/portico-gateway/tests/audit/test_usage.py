@@ -321,8 +321,8 @@ async def test_workers_and_restarts_add_up(tmp_path: Path, postgres_url: str) ->
             audited(house(), tmp_path, audit={"include_stdio": True, "store": postgres_url, "data_dir": str(tmp_path)})
             for _ in range(2)
         ]
-        async with Client(servers[0]) as one, Client(servers[1]) as two:
-            await asyncio.gather(one.call_tool("echo"), two.call_tool("echo"), two.call_tool("echo"))
+        async with Client(servers[0]) as client, Client(servers[1]) as two:
+            await asyncio.gather(client.call_tool("echo"), two.call_tool("echo"), two.call_tool("echo"))
     assert calls(await report(tmp_path, store=postgres_url)) == {"house.echo": (6, 0)}
 
 

@@ -32,10 +32,10 @@ TIMEOUT_SECONDS = 60.0
 async def test_reused_code_revokes_its_tokens(stand: Stand) -> None:
     async with stand() as face:
         login = await face.login((await face.register())["client_id"])
-        _, given = await login.redeem()
-        status, said = await login.redeem()
-        assert (status, said["error"]) == (400, "invalid_grant")
-        assert (await login.refresh(given["refresh_token"]))[1]["error"] == "invalid_grant"
+        _, value = await login.redeem()
+        status, message = await login.redeem()
+        assert (status, message["error"]) == (400, "invalid_grant")
+        assert (await login.refresh(value["refresh_token"]))[1]["error"] == "invalid_grant"
 
 
 async def test_of_many_that_redeem_a_code_at_once_one_succeeds_at_most(stand: Stand) -> None:
@@ -68,8 +68,8 @@ async def test_reused_refresh_token_revokes_the_grant(stand: Stand) -> None:
 async def test_stolen_code_is_of_no_use(stand: Stand, wrong: dict[str, str]) -> None:
     async with stand() as face:
         login = await face.login((await face.register())["client_id"])
-        status, said = await login.redeem(**wrong)
-        assert status in (400, 401) and "access_token" not in said
+        status, message = await login.redeem(**wrong)
+        assert status in (400, 401) and "access_token" not in message
 
 
 async def test_another_client_cannot_redeem_or_revoke(stand: Stand) -> None:
@@ -77,11 +77,11 @@ async def test_another_client_cannot_redeem_or_revoke(stand: Stand) -> None:
         login = await face.login((await face.register())["client_id"])
         other = (await face.register())["client_id"]
         assert (await login.redeem(client_id=other))[0] == 400
-        status, given = await login.redeem()
+        status, value = await login.redeem()
         assert status == 200
-        await face.post("/revoke", {"token": given["refresh_token"], "client_id": other})
-        await face.post("/revoke", {"token": given["access_token"], "client_id": other})
-        assert (await login.refresh(given["refresh_token"]))[0] == 200
+        await face.post("/revoke", {"token": value["refresh_token"], "client_id": other})
+        await face.post("/revoke", {"token": value["access_token"], "client_id": other})
+        assert (await login.refresh(value["refresh_token"]))[0] == 200
 
 
 async def test_client_with_a_secret_has_to_show_it(stand: Stand) -> None:
@@ -170,8 +170,8 @@ def test_only_loopback_has_free_ports() -> None:
 )
 async def test_redirect_uri_that_cannot_be_trusted_is_not_registered(stand: Stand, uri: str) -> None:
     async with stand() as face:
-        status, said = await face.post("/register", body=b'{"redirect_uris": ["' + uri.encode() + b'"]}')
-        assert (status, said["error"]) == (400, "invalid_redirect_uri")
+        status, message = await face.post("/register", body=b'{"redirect_uris": ["' + uri.encode() + b'"]}')
+        assert (status, message["error"]) == (400, "invalid_redirect_uri")
 
 
 @pytest.mark.parametrize(
@@ -210,8 +210,8 @@ def test_operator_may_register_any_scheme_that_is_not_dangerous() -> None:
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"redirect_uris": 5}', b'{"redirect_uris": []}', b"[" * 30_000])
 async def test_registration_that_makes_no_sense_is_rejected(stand: Stand, body: bytes) -> None:
     async with stand() as face:
-        status, said = await face.post("/register", body=body)
-        assert status == 400 and said["error"].startswith("invalid_")
+        status, message = await face.post("/register", body=body)
+        assert status == 400 and message["error"].startswith("invalid_")
 
 
 async def test_registration_can_be_turned_off(stand: Stand) -> None:
@@ -387,9 +387,9 @@ async def test_response_of_another_issuer_is_rejected(stand: Stand, iss: str | N
 async def consent_page(face: Any) -> tuple[oidc.Browser, oidc.PageResponse, str]:
     browser, login = oidc.Browser(), face.prepare((await face.register())["client_id"])
     page = await asyncio.to_thread(browser.request, "GET", login.url)
-    found = re.search(r'name="flow" value="([^"]+)"', page.text)
-    assert found is not None
-    return browser, page, found[1]
+    text = re.search(r'name="flow" value="([^"]+)"', page.text)
+    assert text is not None
+    return browser, page, text[1]
 
 
 async def post_consent(face: Any, browser: oidc.Browser, flow: str) -> oidc.PageResponse:
@@ -409,12 +409,12 @@ async def test_stored_data_contains_no_usable_credentials(
     url = f"sqlite://{tmp_path}/store.db" if engine == "sqlite" else request.getfixturevalue("postgres_url")
     async with stand(store=url) as face:
         login = await face.login((await face.register())["client_id"])
-        _, given = await login.redeem()
+        _, value = await login.redeem()
         tables = ("key", "client", "flow", "grant", "code", "refresh")
         kept = repr([await face.face.database.read(partial(_everything, table)) for table in tables])
-        for secret in (login.parameters["code"], given["refresh_token"], '"d"', "anna@example.com"):
+        for secret in (login.parameters["code"], value["refresh_token"], '"d"', "anna@example.com"):
             assert secret not in kept
-        status, again = await login.refresh(given["refresh_token"])
+        status, again = await login.refresh(value["refresh_token"])
         assert status == 200
         # A second process sees what the first revokes.
         async with stand(store=url) as other:
@@ -431,8 +431,8 @@ async def test_store_writer_cannot_forge_grants_for_another_user(stand: Stand) -
     async with stand() as face:
         client = (await face.register())["client_id"]
         login = await face.login(client)
-        _, given = await login.redeem()
-        grant, database = _grant_of(given["access_token"]), face.face.database
+        _, value = await login.redeem()
+        grant, database = _grant_of(value["access_token"]), face.face.database
 
         def forge(tx: Any) -> None:
             until = time.time() + 3600
@@ -450,26 +450,26 @@ async def test_store_writer_cannot_forge_grants_for_another_user(stand: Stand) -
         await database.write(forge)
         status, _ = await login.refresh("forged")
         assert status == 400
-        known = partial(store.find_client, client_id=client, now=time.time(), ring=face.face.keyring)
-        assert await database.read(known) is not None
+        match = partial(store.find_client, client_id=client, now=time.time(), ring=face.face.keyring)
+        assert await database.read(match) is not None
         widened = "update provider_grant set scope = 'everything'"
         elsewhere = "update provider_client set body = replace(body, 'http', 'https')"
         for sql in (widened, elsewhere):
             assert await database.write(lambda tx, sql=sql: tx.execute(sql)) == 1
-        status, _ = await login.refresh(given["refresh_token"])
+        status, _ = await login.refresh(value["refresh_token"])
         assert status in (400, 401)
-        assert await database.read(known) is None
+        assert await database.read(match) is None
 
 
 @pytest.mark.parametrize("column", ["scope", "subject", "resource", "client", "identity"])
 async def test_changed_grant_gives_no_token(stand: Stand, column: str) -> None:
     async with stand() as face:
         login = await face.login((await face.register())["client_id"])
-        _, given = await login.redeem()
+        _, value = await login.redeem()
         change = f"update provider_grant set {column} = {column} || 'x'"
         assert await face.face.database.write(lambda tx: tx.execute(change)) == 1
-        status, said = await login.refresh(given["refresh_token"])
-        assert (status, said["error"]) == (400, "invalid_grant")
+        status, message = await login.refresh(value["refresh_token"])
+        assert (status, message["error"]) == (400, "invalid_grant")
 
 
 def _everything(table: str, tx: Any) -> list[tuple[Any, ...]]:

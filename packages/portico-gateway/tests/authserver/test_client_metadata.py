@@ -49,19 +49,19 @@ class _Answering(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.asked.append(self.path)
         url = self.server.origin + self.path
-        said: dict[str, Any] = {
+        message: dict[str, Any] = {
             "client_id": url,
             "client_name": "A program with a document",
             "redirect_uris": ["http://127.0.0.1:9/callback"],
             "token_endpoint_auth_method": "none",
         }
         if self.path == "/another":
-            said["client_id"] = "https://another.example/client"
+            message["client_id"] = "https://another.example/client"
         if self.path == "/secretive":
-            said["token_endpoint_auth_method"] = "client_secret_basic"
+            message["token_endpoint_auth_method"] = "client_secret_basic"
         if self.path == "/script":
-            said["redirect_uris"] = ["javascript:alert(1)"]
-        body = json.dumps(said).encode()
+            message["redirect_uris"] = ["javascript:alert(1)"]
+        body = json.dumps(message).encode()
         if self.path == "/long":
             body = b" " * 100_000 + body
         if self.path == "/text":

@@ -80,20 +80,20 @@ async def test_logins_survive_restart_and_audience_may_change(stand: Stand, tmp_
         status, second = await again.post("/token", form)
         assert status == 200
     async with stand(store=store, allow=["user:ben"]) as narrower:
-        status, said = await narrower.post("/token", {**form, "refresh_token": second["refresh_token"]})
-        assert (status, said["error"]) == (400, "invalid_grant")
+        status, message = await narrower.post("/token", {**form, "refresh_token": second["refresh_token"]})
+        assert (status, message["error"]) == (400, "invalid_grant")
 
 
 async def test_server_accepts_only_its_own_tokens(stand: Stand, login_issuer: str) -> None:
     async with stand(server=desk()) as face, stand(server=desk()) as other:
         login = await other.login((await other.register())["client_id"])
-        _, given = await login.redeem()
+        _, value = await login.redeem()
         body = b'{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}'
         for url, token, expected in (
-            (other, given["access_token"], 400),
-            (face, given["access_token"], 401),
-            (other, given["refresh_token"], 401),
-            (other, given["access_token"][:-4] + "AAAA", 401),
+            (other, value["access_token"], 400),
+            (face, value["access_token"], 401),
+            (other, value["refresh_token"], 401),
+            (other, value["access_token"][:-4] + "AAAA", 401),
         ):
             status, _ = await url.post(
                 "/mcp", body=body, Authorization=f"Bearer {token}", Accept="application/json, text/event-stream"

@@ -24,8 +24,8 @@ Stand = Callable[..., Any]
 
 def claims_of(token: str) -> dict[str, Any]:
     body = token.split(".")[1]
-    found: dict[str, Any] = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-    return found
+    data: dict[str, Any] = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    return data
 
 
 async def test_client_registers_logs_in_refreshes_and_revokes(stand: Stand) -> None:
@@ -33,16 +33,16 @@ async def test_client_registers_logs_in_refreshes_and_revokes(stand: Stand) -> N
         client = await face.register()
         login = await face.login(client["client_id"], scope="notes:write unknown offline_access")
         assert login.parameters["iss"] == face.issuer and login.parameters["state"] == login.said["state"]
-        status, given = await login.redeem()
-        assert status == 200 and given["token_type"] == "Bearer" and given["scope"] == "notes:write"
-        claims = claims_of(given["access_token"])
+        status, value = await login.redeem()
+        assert status == 200 and value["token_type"] == "Bearer" and value["scope"] == "notes:write"
+        claims = claims_of(value["access_token"])
         assert (claims["iss"], claims["sub"], claims["aud"]) == (face.issuer, "anna", face.resource)
         assert claims["email"] == "anna@example.com" and claims["groups"] == ["ops"]
         keys = await face.request(oidc.Browser(), "GET", "/jwks.json")
-        assert verify_signature(given["access_token"], msgspec.json.decode(keys.text), ["ES256"]) is not None
+        assert verify_signature(value["access_token"], msgspec.json.decode(keys.text), ["ES256"]) is not None
 
-        status, next_one = await login.refresh(given["refresh_token"])
-        assert status == 200 and next_one["refresh_token"] != given["refresh_token"]
+        status, next_one = await login.refresh(value["refresh_token"])
+        assert status == 200 and next_one["refresh_token"] != value["refresh_token"]
         form = {"token": next_one["refresh_token"], "client_id": client["client_id"]}
         assert (await face.post("/revoke", form))[0] == 200
         assert (await login.refresh(next_one["refresh_token"]))[1]["error"] == "invalid_grant"
@@ -54,9 +54,9 @@ async def test_metadata_is_where_clients_look(stand: Stand) -> None:
         browser = oidc.Browser()
         for path in ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration"):
             seen = await face.request(browser, "GET", path)
-            said = msgspec.json.decode(seen.text)
-            assert said["issuer"] == face.issuer and said["code_challenge_methods_supported"] == ["S256"]
-            assert said["client_id_metadata_document_supported"] is True
+            data = msgspec.json.decode(seen.text)
+            assert data["issuer"] == face.issuer and data["code_challenge_methods_supported"] == ["S256"]
+            assert data["client_id_metadata_document_supported"] is True
 
 
 async def test_consent_page_names_the_client_and_cannot_be_framed(stand: Stand) -> None:
@@ -94,14 +94,14 @@ async def test_requests_per_address_are_limited(stand: Stand, monkeypatch: pytes
         monkeypatch.setattr(ip_rate_limit, name, 3.0)
     async with stand() as face:
         browser = oidc.Browser()
-        asked = [
+        requests = [
             lambda: face.request(browser, "POST", "/register", form={}),
             lambda: face.request(browser, "POST", "/token", form={"grant_type": "refresh_token"}),
             lambda: face.request(browser, "GET", "/authorize?client_id=x"),
         ]
-        for ask in asked:
+        for ask in requests:
             seen = [await ask() for _ in range(4)]
-            assert 429 not in [one.status for one in seen[:3]]
+            assert 429 not in [item.status for item in seen[:3]]
             assert seen[3].status == 429 and 1 <= int(seen[3].headers["retry-after"]) <= 20
         # What everybody may read is not counted.
         assert (await face.request(browser, "GET", "/jwks.json")).status == 200
@@ -133,19 +133,19 @@ async def test_revoking_tokens_ends_the_streams_of_their_user(stand: Stand, tmp_
         session.fields["authorization"] = f"Bearer {tokens[0]}"
         await session.begin()
         await listening.send("GET", **session.fields)
-        asked = HttpConnection.stand_alone("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
-        for one, token in ((modern, tokens[0]), (other, tokens[1])):
-            await one.send("POST", **asked, authorization=f"Bearer {token}")
-        for one in (listening, modern, other):
-            assert (await one.head())[0] == 200
+        result = HttpConnection.stand_alone("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+        for item, token in ((modern, tokens[0]), (other, tokens[1])):
+            await item.send("POST", **result, authorization=f"Bearer {token}")
+        for item in (listening, modern, other):
+            assert (await item.head())[0] == 200
         await other.chunk()
         assert (await revoke_principal(store, "anna")).grants == 1
-        for one in (listening, modern):
-            while await one.chunk():
+        for item in (listening, modern):
+            while await item.chunk():
                 pass
         assert (await session.send({"id": 1, "method": "ping"})).status == 401
         # Nobody else's.
         face.server.tool("more")(lambda: 1)
         assert b"list_changed" in await other.chunk()
-        for one in (listening, modern, other):
-            await one.close()
+        for item in (listening, modern, other):
+            await item.close()

@@ -117,10 +117,10 @@ ANNA = Identity("7", "Anna", "anna", "anna@acme.example", ("ops",), {"hd": "acme
     ],
 )
 def test_allow_entries_match_identities(entry: str, provider: str, who: Identity, expected: bool) -> None:
-    said = {**OURS, "provider": provider, "allow": [entry]}
+    message = {**OURS, "provider": provider, "allow": [entry]}
     if provider == "oidc":
-        said["issuer"] = "https://login.acme.example"
-    assert is_allowed(parse_identity_provider(said), who) is expected
+        message["issuer"] = "https://login.acme.example"
+    assert is_allowed(parse_identity_provider(message), who) is expected
 
 
 @pytest.mark.parametrize(
@@ -203,13 +203,13 @@ class _Hub(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.server.asked.append(self.path)
         assert self.headers["Authorization"] == "Bearer gho_1"
-        found: dict[str, Any] = {
+        results: dict[str, Any] = {
             "/api/v3/user": {"id": 42, "login": "octocat", "name": "Octo", "email": "typed@by.hand"},
             "/api/v3/user/emails": [{"email": "octo@acme.example", "primary": True, "verified": True}],
             "/api/v3/user/orgs?per_page=100": [{"login": "acme"}],
             "/api/v3/user/teams?per_page=100": [{"slug": "ops", "organization": {"login": "acme"}}],
         }
-        self._say(found[self.path])
+        self._say(results[self.path])
 
     def _say(self, said: Any) -> None:
         body = json.dumps(said).encode()
@@ -240,8 +240,8 @@ async def test_github_login_returns_identity_and_organizations(hub: Hub) -> None
     fetcher = OAuthFetcher(here)
     try:
         url, pending = await fetcher.run_conversation(upstream_login.begin(where, "http://127.0.0.1/callback"))
-        said = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
-        assert said["scope"] == "read:user user:email read:org" and said["code_challenge_method"] == "S256"
+        message = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+        assert message["scope"] == "read:user user:email read:org" and message["code_challenge_method"] == "S256"
         back = {"state": pending.state, "code": "good"}
         who = await fetcher.run_conversation(
             upstream_login.finish(where, pending, back, "http://127.0.0.1/callback", time.time())
@@ -325,9 +325,9 @@ async def test_token_disconnected_during_a_read_is_not_cached() -> None:
         read = vault.database.read
 
         async def taken_back(query: Any) -> Any:
-            found = await read(query)
+            message = await read(query)
             assert await vault.disconnect(slot)
-            return found
+            return message
 
         vault.database.read = taken_back  # type: ignore[method-assign]
         await vault.get_token(account, slot)
@@ -337,9 +337,9 @@ async def test_token_disconnected_during_a_read_is_not_cached() -> None:
 
 async def test_authorization_server_behind_a_prefix_serves_prefix_and_root() -> None:
     server = Server("desk")
-    said = face_settings.parse_proxy_settings({**OURS, "issuer": "https://login.acme.example"})
+    result = face_settings.parse_proxy_settings({**OURS, "issuer": "https://login.acme.example"})
     face_settings.install_authorization_server(
-        server, said, "https://acme.example/team", "https://acme.example/team/mcp"
+        server, result, "https://acme.example/team", "https://acme.example/team/mcp"
     )
     paths = {route.path for route in server.custom_routes}
     assert {"/team/authorize", "/authorize", "/.well-known/oauth-authorization-server/team"} <= paths

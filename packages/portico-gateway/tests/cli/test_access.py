@@ -135,13 +135,15 @@ def test_access_settings_in_the_guides_are_valid(tmp_path: Path, monkeypatch: py
     for name in re.findall(r"\$\{file:~/([^}]+)\}", page):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("said")
-    blocks = [textwrap.dedent(one) for one in re.findall(r"^ *```toml\n(.*?)^ *```", page, re.DOTALL | re.MULTILINE)]
-    said = [tomllib.loads(one) for one in blocks]
-    found = [access_settings.read(one, tmp_path) for one in said if "auth" in one]
-    assert len(found) >= 3
-    for one in found:
+    blocks = [
+        textwrap.dedent(block) for block in re.findall(r"^ *```toml\n(.*?)^ *```", page, re.DOTALL | re.MULTILINE)
+    ]
+    messages = [tomllib.loads(block) for block in blocks]
+    results = [access_settings.read(block, tmp_path) for block in messages if "auth" in block]
+    assert len(results) >= 3
+    for block in results:
         server = Server("any")
-        access_settings.apply(server, one)
+        access_settings.apply(server, block)
         assert server.auth is not None
 
 

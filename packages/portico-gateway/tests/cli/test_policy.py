@@ -69,8 +69,8 @@ def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str
         main(["policy", *words])
     except SystemExit as end:
         status = int(str(end.code))
-    found = capsys.readouterr()
-    return status, found.out, found.err
+    output = capsys.readouterr()
+    return status, output.out, output.err
 
 
 def test_rule_that_decided_is_named(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +143,7 @@ async def test_rules_of_a_config_hold_for_any_target(target: str, tmp_path: Path
     what = [str(server)] if target else ["--services", "tasks", "--data", str(tmp_path)]
     words = [sys.executable, "-m", "portico", "serve", *what, "--config", str(rules)]
     async with Client(words, timeout=60) as client:
-        names = [one.name for one in await client.list_tools()]
+        names = [tool.name for tool in await client.list_tools()]
     # Rules do not apply to the tool that reads shortened results of the caller.
     assert [name for name in names if name != "read_result"] == [allowed.partition(".")[2]]
 
@@ -166,9 +166,9 @@ def test_code_mode_without_an_allowing_rule_is_reported(caplog: pytest.LogCaptur
         caplog.clear()
         server = Server("shop")
         access_settings.apply(server, access_settings.read({"rule": [{"tool": rule}]}))
-        wanted = Namespace(transport="stdio", face="code", view=None, store="sqlite://", data=None)
+        result = Namespace(transport="stdio", face="code", view=None, store="sqlite://", data=None)
         try:
-            tool_search.mount_tool_search(server, wanted, ToolSearchConfig())
+            tool_search.mount_tool_search(server, result, ToolSearchConfig())
         except UsageError:
             pass  # no jail here
         assert words in caplog.text and bool(words) == bool(caplog.text)

@@ -83,8 +83,8 @@ class Place:
             return ElicitResult("accept")
 
         url = self.standing.resource
-        given = {"elicitation_handler": show, "elicitation_modes": ("url",), **options}
-        async with Client(url, auth=oauth_for(url), open_browser=visitor(name), **given) as client:
+        values = {"elicitation_handler": show, "elicitation_modes": ("url",), **options}
+        async with Client(url, auth=oauth_for(url), open_browser=visitor(name), **values) as client:
             yield client
 
 
@@ -226,8 +226,10 @@ async def test_token_is_renewed_ahead_once_for_all_processes(
         other = vaults.TokenVault(connector.vault.base_url, f"sqlite://{tmp_path}/store.db", connector.vault._keyring)
         async with other.lifespan():
             await age(connector.vault, slot)
-            found = await asyncio.gather(*(one.get_token(account, slot) for one in (connector.vault, other) * 4))
-            assert len({token.access_token for token in found}) == 1 and found[0].access_token != first.access_token
+            response = await asyncio.gather(*(item.get_token(account, slot) for item in (connector.vault, other) * 4))
+            assert (
+                len({token.access_token for token in response}) == 1 and response[0].access_token != first.access_token
+            )
         assert (await anna.call_tool("notes_mine")).text == "notes of anna-elsewhere"
 
 
@@ -275,8 +277,8 @@ async def test_users_of_another_issuer_log_in_at_connect_pages(login_issuer: str
     gateway = Gateway(name="desk", store="sqlite://", max_result_tokens=0)
     gateway.add_upstream("notes", url, auth={"type": "user_account", "scopes": ["notes"]})
     login = {"issuer": login_issuer, "client_id": "portico", "client_secret": "known to both"}
-    said = {"auth": {"public_url": home, "issuers": [login_issuer], "required_scopes": ["desk"], "login": login}}
-    access_settings.apply(gateway, access_settings.read(said))
+    message = {"auth": {"public_url": home, "issuers": [login_issuer], "required_scopes": ["desk"], "login": login}}
+    access_settings.apply(gateway, access_settings.read(message))
     client = ClientRegistration(client_id="portico", client_secret="known to both", issuer=login_issuer)
     oauth = OAuth(f"{home}/mcp", AuthorizationCode(REDIRECT_URI, client=client), clock=time.time)
     browser = oidc.Browser("anna", accounts={upstream_issuer: "anna-elsewhere"})
@@ -358,20 +360,20 @@ async def test_user_disconnects_only_their_own_account(place: Any) -> None:
         mallory = at.browser("mallory")
         assert "has no connected accounts" in (await asyncio.to_thread(connect, mallory, page)).text
         browser = at.browser("anna")
-        shown = await asyncio.to_thread(until_question, browser, page)
-        assert "The notes" in shown.text and shown.headers["x-frame-options"] == "DENY"
+        message = await asyncio.to_thread(until_question, browser, page)
+        assert "The notes" in message.text and message.headers["x-frame-options"] == "DENY"
         mallory.answer = browser.answer = "notes"
-        assert (await asyncio.to_thread(mallory.submit, shown)).status == 400
-        done = await asyncio.to_thread(browser.submit, shown)
+        assert (await asyncio.to_thread(mallory.submit, message)).status == 400
+        done = await asyncio.to_thread(browser.submit, message)
         assert "The notes is disconnected" in done.text
         # A form is good once; Ben has lost nothing; Anna is asked again.
-        assert (await asyncio.to_thread(browser.submit, shown)).status == 400
+        assert (await asyncio.to_thread(browser.submit, message)).status == 400
         assert (await ben.call_tool("notes_mine")).text == "notes of ben-elsewhere"
         vault = at.standing.server.account_connector.vault
         assert await vault.connected_upstreams(f"{at.standing.issuer} anna") == []
-        asked = len(at.links)
+        result = len(at.links)
         assert (await anna.call_tool("notes_mine")).text == "notes of anna-elsewhere"
-        assert len(at.links) == asked + 1
+        assert len(at.links) == result + 1
 
 
 async def test_operator_revokes_all_credentials_of_a_user(place: Any, tmp_path: Any) -> None:
@@ -379,23 +381,25 @@ async def test_operator_revokes_all_credentials_of_a_user(place: Any, tmp_path: 
     async with place(store=store) as at, at.client("anna") as anna, at.client("ben") as ben:
         for client in (anna, ben):
             await client.call_tool("notes_connect_account")
-        said = await asyncio.to_thread(portico_tokens, "revoke-user", "anna", "--upstream", "notes", "--store", store)
-        assert said == "The account at notes is disconnected.\n"
+        message = await asyncio.to_thread(
+            portico_tokens, "revoke-user", "anna", "--upstream", "notes", "--store", store
+        )
+        assert message == "The account at notes is disconnected.\n"
         assert (await anna.call_tool("notes_mine")).text == "notes of anna-elsewhere"
         # A program of hers, which holds a token and one to renew it with.
         face = at.standing
         login = await face.login((await face.register())["client_id"], oidc.Browser("anna"))
-        _, given = await login.redeem()
+        _, value = await login.redeem()
         ping = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
-        bearer = {"Authorization": f"Bearer {given['access_token']}", "Accept": "application/json, text/event-stream"}
+        bearer = {"Authorization": f"Bearer {value['access_token']}", "Accept": "application/json, text/event-stream"}
         assert (await face.post("/mcp", body=ping, **bearer))[0] != 401
         name = f"{face.issuer}#anna"
-        said = await asyncio.to_thread(portico_tokens, "revoke-user", name, "--store", store)
-        assert said == f"2 programs can no longer act for {name}.\nThe account at notes is disconnected.\n"
+        message = await asyncio.to_thread(portico_tokens, "revoke-user", name, "--store", store)
+        assert message == f"2 programs can no longer act for {name}.\nThe account at notes is disconnected.\n"
         until = time.monotonic() + TIMEOUT_SECONDS
         while (await face.post("/mcp", body=ping, **bearer))[0] != 401:
             assert time.monotonic() < until
-        assert (await login.refresh(given["refresh_token"]))[1]["error"] == "invalid_grant"
+        assert (await login.refresh(value["refresh_token"]))[1]["error"] == "invalid_grant"
         assert (await ben.call_tool("notes_mine")).text == "notes of ben-elsewhere"
         with pytest.raises(AssertionError, match="has no grants or accounts of 'anna'"):
             await asyncio.to_thread(portico_tokens, "revoke-user", "anna", "--store", store)

@@ -41,8 +41,8 @@ class _Answering(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/api/shown":
             # The API that is described by a document, and says what it was shown.
-            shown = self.headers["Authorization"]
-            self._say(200 if shown else 401, {"shown": shown})
+            output = self.headers["Authorization"]
+            self._say(200 if output else 401, {"shown": output})
             return
         if "oauth-authorization-server" not in self.path:
             self._say(404, {})
@@ -53,17 +53,21 @@ class _Answering(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         form = dict(parse_qsl(self.rfile.read(int(self.headers["Content-Length"])).decode()))
         self.server.forms.append(form)
-        said: dict[str, Any] = {"token_type": "Bearer", "expires_in": 300}
+        message: dict[str, Any] = {"token_type": "Bearer", "expires_in": 300}
         kind = form["grant_type"]
         if kind == EXCHANGE and form["requested_token_type"] == ID_JAG:
-            said |= {"access_token": f"jag:{form['subject_token']}", "issued_token_type": ID_JAG, "token_type": "N_A"}
+            message |= {
+                "access_token": f"jag:{form['subject_token']}",
+                "issued_token_type": ID_JAG,
+                "token_type": "N_A",
+            }
         elif kind == EXCHANGE:
-            said |= {"access_token": f"for:{form['subject_token']}", "refresh_token": "never-used"}
+            message |= {"access_token": f"for:{form['subject_token']}", "refresh_token": "never-used"}
         elif kind == "client_credentials":
-            said["access_token"] = "for:ourselves"
+            message["access_token"] = "for:ourselves"
         else:
-            said["access_token"] = f"for:{form['assertion'].removeprefix('jag:')}"
-        self._say(200, said)
+            message["access_token"] = f"for:{form['assertion'].removeprefix('jag:')}"
+        self._say(200, message)
 
     def _say(self, status: int, said: Any) -> None:
         body = json.dumps(said).encode()
@@ -197,8 +201,8 @@ async def test_api_of_a_document_is_shown_the_same_credentials(
         for name in ("anna", "ben", "anna"):
             async with Client(url, auth=name + audience) as client:
                 assert [tool.name for tool in await client.list_tools()] == ["crm_shown"]
-                said = (await client.call_tool("crm_shown")).structured
-                assert said == {"shown": "Bearer " + expected.format(name)}
+                result = (await client.call_tool("crm_shown")).structured
+                assert result == {"shown": "Bearer " + expected.format(name)}
         if kind == "token_passthrough":
             async with Client(url, auth="ben@https://elsewhere.example") as client:
                 with pytest.raises(ToolError, match="audience does not include it"):
@@ -223,7 +227,7 @@ async def test_each_user_sees_the_upstream_list_of_their_account(service: TokenS
     ):
         for who in (first, "ben", "anna", "ben"):
             async with Client(url, auth=who) as client:
-                names = {one.name for one in await client.list_tools()}
+                names = {tool.name for tool in await client.list_tools()}
                 assert ("up_only_anna" in names) == (who == "anna"), who
                 assert "up_shown" in names
                 if who == "anna":
@@ -257,9 +261,9 @@ async def test_per_user_credentials_bypass_the_fast_path(
         for client in clients.values():
             await client.list_tools()
         for _ in range(5):
-            said = await asyncio.gather(*(client.call_tool("up_shown") for client in clients.values()))
+            result = await asyncio.gather(*(client.call_tool("up_shown") for client in clients.values()))
             before = "for:" if kind == "token_exchange" else ""
-            assert [one.text for one in said] == [before + token for token in clients]
+            assert [item.text for item in result] == [before + token for token in clients]
     assert len(ways) == 10
     assert not any(ways)
 

@@ -42,8 +42,8 @@ PUBLIC: dict[str, Any] = {"cache": CacheHint(60_000, "public")}
 async def test_list_is_as_good_as_its_parts(a: Any, b: Any, scope: str, most: int) -> None:
     gateway = Gateway({"a": upstream("a", **a), "b": upstream("b", **b)}, max_result_tokens=0)
     async with gateway.lifespan():
-        said = await listed(gateway)
-    assert (said["cacheScope"], said["ttlMs"] <= most, bool(said["ttlMs"]) == bool(most)) == (scope, True, True)
+        result = await listed(gateway)
+    assert (result["cacheScope"], result["ttlMs"] <= most, bool(result["ttlMs"]) == bool(most)) == (scope, True, True)
 
 
 async def test_cache_hint_includes_own_components_of_the_gateway() -> None:
@@ -54,16 +54,16 @@ async def test_cache_hint_includes_own_components_of_the_gateway() -> None:
         return "own"
 
     async with gateway.lifespan():
-        said = await listed(gateway)
-    assert (said["ttlMs"], said["cacheScope"]) == (0, "private")
+        result = await listed(gateway)
+    assert (result["ttlMs"], result["cacheScope"]) == (0, "private")
 
 
 async def test_fresh_list_is_not_fetched_again() -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     def watch(inner: Any) -> Any:
         async def watched(call: Call) -> Any:
-            asked.append(call.method)
+            requests.append(call.method)
             return await inner(call)
 
         return watched
@@ -74,11 +74,11 @@ async def test_fresh_list_is_not_fetched_again() -> None:
     async with gateway.lifespan():
         for _ in range(5):
             await listed(gateway)
-        assert asked.count("tools/list") == 1
+        assert requests.count("tools/list") == 1
         # When its time is over it is asked anew, and what there was is shown meanwhile.
-        one = gateway._router.upstreams["good"]
-        one.catalog.shared.fresh_until = 0.0
+        item = gateway._router.upstreams["good"]
+        item.catalog.shared.fresh_until = 0.0
         assert len((await listed(gateway))["tools"]) == 2
-        await one.wait_until_listed()
-        assert asked.count("tools/list") == 2
-        assert one.catalog.shared.fresh_until > 0
+        await item.wait_until_listed()
+        assert requests.count("tools/list") == 2
+        assert item.catalog.shared.fresh_until > 0

@@ -49,13 +49,13 @@ def guarded(**options: Any) -> Server:
 async def ask(gateway: Any, method: str, principal: Principal | None = None, **params: Any) -> Any:
     about: dict[str, Any] = {"principal": None} if principal is LOCAL else {"principal": principal, "address": "::1"}
     call = Call(method=method, params=Raw(msgspec.json.encode(params)), id=1, protocol_version="2026-07-28", **about)
-    said = await gateway(call)
-    return msgspec.json.decode(said if isinstance(said, Raw) else msgspec.json.encode(said))
+    result = await gateway(call)
+    return msgspec.json.decode(result if isinstance(result, Raw) else msgspec.json.encode(result))
 
 
 async def shown(gateway: Any, principal: Principal | None, method: str = "tools/list") -> list[str]:
     member, key = LISTS[method]
-    return [one[key] for one in (await ask(gateway, method, principal))[member]]
+    return [item[key] for item in (await ask(gateway, method, principal))[member]]
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ async def test_callers_see_only_their_components(method: str, order: Any) -> Non
     async with gateway.lifespan():
         for _ in range(2):
             for principal in order:
-                found = await shown(gateway, principal, method)
-                assert len(found) == (2 if principal in (ADMIN, LOCAL) else 1), (principal, found)
-                assert any("erase" in one for one in found) == (principal in (ADMIN, LOCAL))
+                result = await shown(gateway, principal, method)
+                assert len(result) == (2 if principal in (ADMIN, LOCAL) else 1), (principal, result)
+                assert any("erase" in item for item in result) == (principal in (ADMIN, LOCAL))
 
 
 @pytest.mark.parametrize("listed", [True, False])
@@ -79,8 +79,8 @@ async def test_unlisted_components_are_indistinguishable_from_missing_ones(liste
         if listed:
             await shown(gateway, ADMIN)
             await shown(gateway, BOB)
-        said = await ask(gateway, "tools/call", ADMIN, name="n_erase", arguments={})
-        assert said["content"][0]["text"] == "done"
+        response = await ask(gateway, "tools/call", ADMIN, name="n_erase", arguments={})
+        assert response["content"][0]["text"] == "done"
         assert (await ask(gateway, "resources/read", ADMIN, uri="notes://erase"))["contents"]
         refusals = []
         for name in ("n_erase", "n_other"):
@@ -105,16 +105,16 @@ async def test_conflicting_name_resolves_to_the_visible_component() -> None:
     async with gateway.lifespan():
         for principal, answer in ((ADMIN, "first"), (BOB, "second"), (ADMIN, "first")):
             assert await shown(gateway, principal) == ["work"]
-            said = await ask(gateway, "tools/call", principal, name="work", arguments={})
-            assert said["content"][0]["text"] == answer
+            response = await ask(gateway, "tools/call", principal, name="work", arguments={})
+            assert response["content"][0]["text"] == answer
 
 
 async def test_public_catalog_is_requested_once_for_all_users() -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     def watch(inner: Any) -> Any:
         async def watched(call: Call) -> Any:
-            asked.append(call.method)
+            requests.append(call.method)
             return await inner(call)
 
         return watched
@@ -126,14 +126,14 @@ async def test_public_catalog_is_requested_once_for_all_users() -> None:
     async with gateway.lifespan():
         for principal in (BOB, ANN, None, ADMIN, LOCAL):
             assert await shown(gateway, principal) == ["a_work"]
-    assert asked.count("tools/list") == 1
+    assert requests.count("tools/list") == 1
 
 
 async def test_public_is_not_said_of_a_list_that_depends_on_the_caller() -> None:
     gateway = Gateway({"n": guarded(cache=CacheHint(60_000, "public"))}, max_result_tokens=0)
     async with gateway.lifespan():
-        said = await ask(gateway, "tools/list", ADMIN)
-        assert said["cacheScope"] == "private"
+        response = await ask(gateway, "tools/list", ADMIN)
+        assert response["cacheScope"] == "private"
         assert await shown(gateway, BOB) == ["n_read"]
         assert len(await shown(gateway, ADMIN)) == 2
 
@@ -142,11 +142,11 @@ async def test_callers_with_equal_catalogs_share_memory() -> None:
     gateway = Gateway({"n": guarded()}, max_result_tokens=0)
     async with gateway.lifespan():
         people = [Principal(f"p{number}", frozenset()) for number in range(50)]
-        for one in people:
-            await shown(gateway, one)
+        for item in people:
+            await shown(gateway, item)
         of = gateway._router.upstreams["n"].catalog
-        found = {id(of.get(Call(method="tools/list", principal=one)).entries) for one in people}
-        assert len(found) == 1
+        names = {id(of.get(Call(method="tools/list", principal=item)).entries) for item in people}
+        assert len(names) == 1
         assert len(gateway._router._tables) == 0
 
 
@@ -174,8 +174,8 @@ async def test_newly_authorized_tool_is_found(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(ComponentNotFound):
             await ask(gateway, "tools/call", BOB, name="n_erase", arguments={})
         admins.add("bob")
-        said = await ask(gateway, "tools/call", BOB, name="n_erase", arguments={})
-        assert said["content"][0]["text"] == "erased"
+        response = await ask(gateway, "tools/call", BOB, name="n_erase", arguments={})
+        assert response["content"][0]["text"] == "erased"
         assert await shown(gateway, BOB) == ["n_erase"]
 
 
@@ -196,7 +196,7 @@ async def test_changes_are_notified_to_permitted_callers(revision: Any) -> None:
         server.tool(name="more", auth=require_scopes("admin"))(lambda: "more")
         async with asyncio.timeout(20):
             await anext(aiter(changes))
-            assert {one.name for one in await client.list_tools(refresh=True)} == {"n_read", "n_erase", "n_more"}
+            assert {tool.name for tool in await client.list_tools(refresh=True)} == {"n_read", "n_erase", "n_more"}
 
 
 async def test_hanging_upstream_does_not_delay_other_callers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,8 +362,8 @@ async def test_caller_catalog_is_merged_once_per_change(alike: bool, monkeypatch
             raise MethodNotFound(call.method)
         who = call.principal.id if call.principal is not None else "nobody"
         names = [f"{'' if alike else who}{number}" for number in range(tools)]
-        found = [Tool(name=name, **news, input_schema={"type": "object"}) for name in (*names, who)]
-        return ListToolsResult(tools=found, ttl_ms=0, cache_scope="private")
+        results = [Tool(name=name, **news, input_schema={"type": "object"}) for name in (*names, who)]
+        return ListToolsResult(tools=results, ttl_ms=0, cache_scope="private")
 
     digest = catalog.CatalogEntry.digest
 
@@ -375,13 +375,13 @@ async def test_caller_catalog_is_merged_once_per_change(alike: bool, monkeypatch
     monkeypatch.setattr(catalog.CatalogEntry, "digest", counted)
     gateway = Gateway({"up": handler}, max_result_tokens=0)
     async with gateway.lifespan():
-        known = gateway._router.upstreams["up"].catalog
+        known_names = gateway._router.upstreams["up"].catalog
         for news["title"] in ("1", "2"):
-            known.mark_stale()
+            known_names.mark_stale()
             looked_at = 0
             for number in range(callers):
                 shown_to = await shown(gateway, Principal(f"caller{number}"))
                 assert f"caller{number}" in " ".join(shown_to)
             assert looked_at <= 2 * callers * (tools + 1)
-        everything = known.merged.entries["tools/list"]
+        everything = known_names.merged.entries["tools/list"]
         assert {bytes(entry.members["title"]) for entry in everything} == {b'"2"'}

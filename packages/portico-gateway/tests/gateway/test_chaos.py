@@ -166,17 +166,17 @@ async def surrounded(**options: Any) -> AsyncIterator[tuple[Chaotic, Gateway]]:
 async def others_are_right(client: Client, meanwhile: Callable[[], Any]) -> Any:
     """What a call comes to, and that those to another upstream are not touched by it."""
     calls = [client.call_tool("good_double", {"number": number}) for number in range(20)]
-    said, *rest = await asyncio.gather(meanwhile(), *calls, return_exceptions=True)
-    assert [one.text for one in rest] == [str(2 * number) for number in range(20)]
-    return said
+    message, *rest = await asyncio.gather(meanwhile(), *calls, return_exceptions=True)
+    assert [item.text for item in rest] == [str(2 * number) for number in range(20)]
+    return message
 
 
 @pytest.mark.parametrize("mode", ["half", "broken", "hangs", "drips"])
 async def test_possibly_received_request_is_not_retried(mode: str) -> None:
     async with surrounded(timeout=0.5) as (chaotic, gateway), Client(gateway) as client:
         chaotic.mode = mode
-        said = await others_are_right(client, lambda: client.call_tool("bad_work"))
-        assert isinstance(said, PorticoError)
+        result = await others_are_right(client, lambda: client.call_tool("bad_work"))
+        assert isinstance(result, PorticoError)
         assert chaotic.heard == {mode: 1}
         assert (await client.call_tool("bad_work")).text.startswith("work in")
 
@@ -194,8 +194,8 @@ async def test_retry_after_header_is_respected() -> None:
     async with surrounded() as (chaotic, gateway), Client(gateway) as client:
         chaotic.mode = "busy"
         for _ in range(2):
-            said = await others_are_right(client, lambda: client.call_tool("bad_work"))
-            assert isinstance(said, ToolError) and "The next attempt is in 7 s" in str(said)
+            result = await others_are_right(client, lambda: client.call_tool("bad_work"))
+            assert isinstance(result, ToolError) and "The next attempt is in 7 s" in str(result)
         assert chaotic.heard == {"busy": 1}, "the second call was not sent"
         gateway._router.upstreams["bad"].health.shared._until = 0.0
         assert (await client.call_tool("bad_work")).text.startswith("work in")
@@ -204,8 +204,8 @@ async def test_retry_after_header_is_respected() -> None:
 async def test_ten_megabytes_in_one_line_are_a_result() -> None:
     async with surrounded() as (chaotic, gateway), Client(gateway) as client:
         chaotic.mode = "long"
-        said = await others_are_right(client, lambda: client.call_tool("bad_work"))
-        assert len(said.text) == 10_000_000
+        result = await others_are_right(client, lambda: client.call_tool("bad_work"))
+        assert len(result.text) == 10_000_000
 
 
 @pytest.mark.parametrize("above", [REVISION, "2026-07-28"])
@@ -225,8 +225,8 @@ async def test_server_request_on_a_call_stream_belongs_to_the_call(above: Any) -
     ):
         slow = asyncio.ensure_future(ada.call_tool("bad_slow"))
         calls = [(ada, "ada"), (bob, "bob"), (ada, "ada"), (bob, "bob")]
-        said = await asyncio.gather(*(one.call_tool("bad_ask", {"who": who}) for one, who in calls))
-        assert {json.loads(one.text)["action"] for one in said} == {"accept"}
+        result = await asyncio.gather(*(item.call_tool("bad_ask", {"who": who}) for item, who in calls))
+        assert {json.loads(item.text)["action"] for item in result} == {"accept"}
         assert not gateway._router.upstreams["bad"].connections.one_call_per_connection, "there was nothing to learn"
         chaotic.gate.set()
         await slow

@@ -48,11 +48,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def gateway(folder: Path, below: Any, **answers: Any) -> Gateway:
-    found = Gateway()
-    found.add_upstream(
+    result = Gateway()
+    result.add_upstream(
         "a", [sys.executable, str(folder / "asking.py")], protocol_version=below, client_handlers=answers
     )
-    return found
+    return result
 
 
 @pytest.mark.parametrize("below", ["2025-11-25", "2026-07-28"])
@@ -72,11 +72,11 @@ async def test_question_is_rejected_clearly(folder: Path, below: Any) -> None:
 
 
 async def test_client_handler_errors_are_not_revealed(folder: Path) -> None:
-    found = gateway(folder, "2025-11-25", sampling=f"{folder / 'model.py'}:breaks")
-    async with Client(found) as client:
-        with pytest.raises(ToolError) as told:
+    result = gateway(folder, "2025-11-25", sampling=f"{folder / 'model.py'}:breaks")
+    async with Client(result) as client:
+        with pytest.raises(ToolError) as error:
             await client.call_tool("a_sample")
-    assert "secret reason" not in str(told.value)
+    assert "secret reason" not in str(error.value)
 
 
 async def test_in_process_handler_receives_responses() -> None:
@@ -86,9 +86,9 @@ async def test_in_process_handler_receives_responses() -> None:
     async def roots(ctx: Context) -> str:
         return " ".join(str(root.uri) for root in await ctx.list_roots())
 
-    found = Gateway()
-    found.add_upstream("a", server, client_handlers={"roots": ["file:///srv"]})
-    async with Client(found) as client:
+    result = Gateway()
+    result.add_upstream("a", server, client_handlers={"roots": ["file:///srv"]})
+    async with Client(result) as client:
         assert (await client.call_tool("a_roots")).text == "file:///srv"
 
 

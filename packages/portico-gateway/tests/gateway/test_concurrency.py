@@ -66,11 +66,11 @@ class TenantServer:
             writer.close()
 
     async def _post(self, writer: asyncio.StreamWriter, tenant: str, body: bytes) -> None:
-        said = json.loads(body)
-        method = said.get("method")
+        data = json.loads(body)
+        method = data.get("method")
         self.heard[f"{tenant} {method}"] += 1
         status, header = self.answers.get(tenant, (0, ""))
-        name = said.get("params", {}).get("name") if method == "tools/call" else None
+        name = data.get("params", {}).get("name") if method == "tools/call" else None
         if tenant == "hangs" or name == "slow":
             await self.gate.wait()
         if status:
@@ -81,10 +81,10 @@ class TenantServer:
             _reply(writer, 500, b"")
         elif name == "breaks":
             writer.close()
-        elif "id" not in said:
+        elif "id" not in data:
             _reply(writer, 202, b"")
         else:
-            _reply(writer, 200, json.dumps({"jsonrpc": "2.0", "id": said["id"], **_answer(method)}).encode())
+            _reply(writer, 200, json.dumps({"jsonrpc": "2.0", "id": data["id"], **_answer(method)}).encode())
 
 
 def _answer(method: str) -> dict[str, Any]:
@@ -261,8 +261,8 @@ async def test_slow_calls_of_one_caller_leave_connections_to_others() -> None:
         await busy_lanes(gateway, 6)
         assert await works(gateway)
         assert sum(lane.in_flight for lane in gateway._router.upstreams["crm"].connections) == 6
-        for one in slow:
-            one.cancel()
+        for item in slow:
+            item.cancel()
         await asyncio.gather(*slow, return_exceptions=True)
         assert await works(gateway, "ada", "t9")
 
@@ -324,10 +324,10 @@ def caller(who: str) -> Call:
 
 async def test_one_caller_cannot_occupy_all_slots_or_the_queue() -> None:
     room = ConcurrencyLimit(8, 8, 20.0)
-    taken = []
+    items = []
     while (owner := room.take(caller("ada"))) is not None:
-        taken.append(owner)
-    assert len(taken) == 6
+        items.append(owner)
+    assert len(items) == 6
     waiting = [asyncio.ensure_future(room.acquire(caller("ada"))) for _ in range(6)]
     await asyncio.sleep(0)
     with pytest.raises(asyncio.QueueFull):
@@ -335,11 +335,11 @@ async def test_one_caller_cannot_occupy_all_slots_or_the_queue() -> None:
     mine = room.take(caller("bob"))
     assert mine == BOB
     room.release(mine)
-    for owner in taken:
+    for owner in items:
         room.release(owner)
     async with asyncio.timeout(20):
-        for one in waiting:
-            room.release(await one)
+        for item in waiting:
+            room.release(await item)
     assert not room.busy
 
 

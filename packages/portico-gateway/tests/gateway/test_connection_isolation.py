@@ -54,10 +54,10 @@ async def more(client: Client, times: int) -> list[int]:
 async def test_two_sessions_of_one_user_are_two(counter: list[str]) -> None:
     gateway = gateway_to(counter)
     async with (
-        Client(gateway, protocol_version="2025-11-25", principal="ada") as one,
+        Client(gateway, protocol_version="2025-11-25", principal="ada") as client,
         Client(gateway, protocol_version="2025-11-25", principal="ada") as other,
     ):
-        assert await asyncio.gather(more(one, 3), more(other, 3)) == [[1, 2, 3], [1, 2, 3]]
+        assert await asyncio.gather(more(client, 3), more(other, 3)) == [[1, 2, 3], [1, 2, 3]]
 
 
 @pytest.mark.parametrize("isolation, found", [("principal", [1, 2, 1]), ("shared", [1, 2, 3])])

@@ -64,17 +64,17 @@ async def running(server: Server, port: int = 0) -> AsyncIterator[str]:
 @pytest.fixture
 def ways(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Of each call whether it went the shortest way."""
-    found: list[bool] = []
+    results: list[bool] = []
 
     begin = UpstreamProvider.begin
 
     def noted(*given: Any) -> Any:
         begun = begin(*given)
-        found.append(begun is not None)
+        results.append(begun is not None)
         return begun
 
     monkeypatch.setattr(UpstreamProvider, "begin", noted)
-    return found
+    return results
 
 
 async def say_ada(params: Any) -> ElicitResult:
@@ -101,7 +101,7 @@ async def test_notifications_and_elicitations_are_forwarded(ways: list[bool]) ->
         client = Client(
             Gateway({"one": url}, max_result_tokens=0),
             elicitation_handler=say_ada,
-            log_handler=lambda said: logs.append(said.data),
+            log_handler=lambda message: logs.append(message.data),
         )
         async with client:
             await client.set_log_level("info")

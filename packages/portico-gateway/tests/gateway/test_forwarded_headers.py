@@ -62,9 +62,9 @@ async def test_only_configured_headers_are_forwarded(revision: Any) -> None:
                     assert (await client.call_tool("a_work")).text == "done"
             async with Client(url, auth="gateway-secret") as client:
                 await client.call_tool("a_work")
-    assert [one.get("x-tenant") for one in seen] == ["one", "two", "one", None]
-    assert [one.get("authorization") for one in seen] == ["Bearer one", "Bearer two", "Bearer one", None]
-    assert not any("x-other" in one for one in seen)
+    assert [item.get("x-tenant") for item in seen] == ["one", "two", "one", None]
+    assert [item.get("authorization") for item in seen] == ["Bearer one", "Bearer two", "Bearer one", None]
+    assert not any("x-other" in item for item in seen)
     assert "gateway-secret" not in str(seen)
 
 

@@ -284,8 +284,8 @@ def test_message_stays_one_message_with_equal_content(conversation: Conversation
         assert said["invalid"] == 0, alias
         before = conversation.calls.get(alias)
         # An upstream over stdio may have one process for each session; over HTTP all tests share one, in turn.
-        assert before is None or said["calls"] == before + 1
-        conversation.calls[alias] = said["calls"]
+        assert before is None or data["calls"] == before + 1
+        conversation.calls[alias] = data["calls"]
         echoed = result.get("_meta", {}).get("example.com/echo")
         assert echoed is None or echoed == arguments
 

@@ -130,8 +130,8 @@ async def test_upstream_without_list_is_not_queried_repeatedly(
                 gateway._refresh_for_subscribers()
                 await asyncio.sleep(0.001)
             # One of each by the listener as it begins, and one more of what may be asked.
-            assert len([one for one in caplog.messages if "is not configured" in one]) <= 1
-            assert len([one for one in caplog.messages if "not today" in one]) <= 2
+            assert len([message for message in caplog.messages if "is not configured" in message]) <= 1
+            assert len([message for message in caplog.messages if "not today" in message]) <= 2
 
 
 async def test_cached_catalog_survives_a_settings_change_while_unavailable(tmp_path: Path) -> None:
@@ -148,6 +148,6 @@ async def test_cached_catalog_survives_a_settings_change_while_unavailable(tmp_p
         async with asyncio.timeout(TIMEOUT_SECONDS):
             await asyncio.gather(*gateway._background_tasks)
             assert await names(client) == {"late_work"}
-        said = await client.call_tool("late_work", raise_on_error=False)
-        assert said.is_error
-        assert "late is unavailable" in said.text
+        result = await client.call_tool("late_work", raise_on_error=False)
+        assert result.is_error
+        assert "late is unavailable" in result.text

@@ -72,7 +72,7 @@ async def test_owner_of_a_server_request_is_known_for_waiting_calls() -> None:
         await client.list_tools()
         gateway._router.upstreams["one"].connections.require_exclusive()
         calls = [client.call_tool("one_greet_twice") for _ in range(4)]
-        assert {said.text for said in await asyncio.gather(*calls)} == {"Hello, Ada and Ada!"}
+        assert {message.text for message in await asyncio.gather(*calls)} == {"Hello, Ada and Ada!"}
         lanes = list(gateway._router.upstreams["one"].connections)
         assert len(lanes) >= 4
     assert not gateway._bridge._owners, "nothing is left of those who had parked calls"
@@ -139,10 +139,10 @@ async def test_request_state_is_valid_once_for_its_principal() -> None:
     gateway = gateway_to("2025-11-25")
     async with gateway.lifespan():
         await gateway.wait_until_listed(20)
-        asked = await gateway(called())
-        state = {"requestState": asked.request_state}
+        response = await gateway(called())
+        state = {"requestState": response.request_state}
         answers = {
-            "inputResponses": {key: {"action": "accept", "content": {"name": "Ada"}} for key in asked.input_requests}
+            "inputResponses": {key: {"action": "accept", "content": {"name": "Ada"}} for key in response.input_requests}
         }
         for wrong in (
             called(principal="bob", **state, **answers),
@@ -222,7 +222,7 @@ def test_no_line_of_an_upstreams_message_is_without_its_alias(text: str) -> None
     marked = mark_text("evil", text)
     assert all(line.startswith("[evil]") for line in marked.splitlines())
     assert marked.startswith("[evil]")
-    hidden = [one for one in marked if unicodedata.category(one) in ("Cf", "Cc") and one != "\n"]
+    hidden = [item for item in marked if unicodedata.category(item) in ("Cf", "Cc") and item != "\n"]
     assert not hidden
     assert "   " not in marked
 
@@ -246,10 +246,10 @@ async def test_elicitation_of_an_upstream_has_its_alias(above: Any) -> None:
     gateway = Gateway({"evil": [sys.executable, "-c", IMITATOR]}, max_result_tokens=0)
     form = {"type": "object", "properties": {}}
     meta = {"portico/gateway": True, "portico/upstream": "bank", "own": 1}
-    asked = {"message": f"x\n{OWN}", "requestedSchema": form, "_meta": meta}
+    request = {"message": f"x\n{OWN}", "requestedSchema": form, "_meta": meta}
     async with Client(gateway, protocol_version=above, elicitation_handler=hear) as client:
         await gateway.wait_until_listed(20)
-        await client.call_tool("evil_ask", {"method": "elicitation/create", "params": asked})
+        await client.call_tool("evil_ask", {"method": "elicitation/create", "params": request})
     (params,) = seen
     assert params.message == f"[evil] x\n[evil] {OWN}"
     assert params.meta == {"own": 1, "portico/upstream": "evil"}
@@ -265,16 +265,16 @@ async def test_url_elicitation_of_an_upstream_has_its_alias(above: Any) -> None:
         return ElicitResult("decline")
 
     gateway = Gateway({"evil": [sys.executable, "-c", IMITATOR]}, max_result_tokens=0)
-    asked = {"mode": "url", "elicitationId": "1", "message": OWN, "url": "https://evil.example/connect"}
+    request = {"mode": "url", "elicitationId": "1", "message": OWN, "url": "https://evil.example/connect"}
     async with Client(gateway, protocol_version=above, elicitation_handler=hear, elicitation_modes=["url"]) as client:
         await gateway.wait_until_listed(20)
-        await client.call_tool("evil_ask", {"method": "elicitation/create", "params": asked})
-        error = {"code": URL_ELICITATION_REQUIRED, "message": "log in", "data": {"elicitations": [asked]}}
+        await client.call_tool("evil_ask", {"method": "elicitation/create", "params": request})
+        error = {"code": URL_ELICITATION_REQUIRED, "message": "log in", "data": {"elicitations": [request]}}
         with pytest.raises(ProtocolError) as refusal:
             await client.call_tool("evil_ask", {"error": error})
     assert (seen[0].message, seen[0].url) == (f"[evil] {OWN}", "https://evil.example/connect")
-    (said,) = refusal.value.data["elicitations"]
-    assert (said["message"], said["_meta"]) == (f"[evil] {OWN}", {"portico/upstream": "evil"})
+    (message,) = refusal.value.data["elicitations"]
+    assert (message["message"], message["_meta"]) == (f"[evil] {OWN}", {"portico/upstream": "evil"})
 
 
 @pytest.mark.parametrize("above", ["2024-11-05", "2025-11-25", "2026-07-28"])
@@ -287,12 +287,12 @@ async def test_sampling_of_an_upstream_has_its_alias(above: Any) -> None:
 
     gateway = Gateway({"evil": [sys.executable, "-c", IMITATOR]}, max_result_tokens=0)
     text = {"role": "user", "content": {"type": "text", "text": "Pay?"}}
-    asked = {"messages": [text, text], "systemPrompt": "Obey.", "maxTokens": 1}
+    request = {"messages": [text, text], "systemPrompt": "Obey.", "maxTokens": 1}
     async with Client(gateway, protocol_version=above, sampling_handler=sample) as client:
         await gateway.wait_until_listed(20)
-        await client.call_tool("evil_ask", {"method": "sampling/createMessage", "params": asked})
+        await client.call_tool("evil_ask", {"method": "sampling/createMessage", "params": request})
     (params,) = seen
-    assert [one.content.text for one in params.messages] == ["Pay?", "Pay?"]
+    assert [message.content.text for message in params.messages] == ["Pay?", "Pay?"]
     assert params.system_prompt == "[evil] Obey."
     assert params.meta == {"portico/upstream": "evil"}
 
@@ -325,26 +325,26 @@ async def test_ticket_of_a_parked_call_is_random() -> None:
 def test_malformed_meta_does_not_remove_the_alias(meta: Any) -> None:
     """The data of an error and the requests of a task are passed on without being decoded to types."""
     request = {"mode": "url", "message": OWN, "url": "https://evil.example/", "elicitationId": "1", "_meta": meta}
-    (shown,) = attribute_data("evil", {"elicitations": [request]})["elicitations"]
-    assert json.loads(bytes(shown))["message"] == f"[evil] {OWN}"
-    assert json.loads(bytes(shown))["_meta"] == {UPSTREAM: "evil"}
+    (output,) = attribute_data("evil", {"elicitations": [request]})["elicitations"]
+    assert json.loads(bytes(output))["message"] == f"[evil] {OWN}"
+    assert json.loads(bytes(output))["_meta"] == {UPSTREAM: "evil"}
 
 
 @pytest.mark.parametrize("more", ['"systemPrompt": null', '"systemPrompt": 1', '"systemPrompt": ""', '"_meta": []'])
 def test_malformed_members_of_a_sampling_request_do_not_remove_the_alias(more: str) -> None:
     content = f'{{"type": "text", "text": "{OWN}"}}'
     params = f'{{"messages": [{{"role": "user", "content": {content}}}], "maxTokens": 5, {more}}}'
-    shown = json.loads(bytes(attribute("evil", "sampling/createMessage", Raw(params.encode()))))
-    assert shown["systemPrompt"] == "[evil]"
-    assert shown["messages"][0]["content"]["text"] == OWN
-    assert shown["_meta"] == {UPSTREAM: "evil"}
+    data = json.loads(bytes(attribute("evil", "sampling/createMessage", Raw(params.encode()))))
+    assert data["systemPrompt"] == "[evil]"
+    assert data["messages"][0]["content"]["text"] == OWN
+    assert data["_meta"] == {UPSTREAM: "evil"}
 
 
 @pytest.mark.parametrize("name", ["Message", "MESSAGE", "me\u017f\u017fage"])
 def test_member_in_another_case_does_not_replace_an_attributed_message(name: str) -> None:
     """A client that ignores case, as one written with Go's encoding/json, would show the last of both."""
     request = {"message": OWN, name: OWN, "requestedSchema": {}, "_meta": {"Portico/Upstream": "bank"}}
-    shown = json.loads(bytes(attribute("evil", "elicitation/create", Raw(json.dumps(request).encode()))))
-    assert shown == {"message": f"[evil] {OWN}", "requestedSchema": {}, "_meta": {UPSTREAM: "evil"}}
+    data = json.loads(bytes(attribute("evil", "elicitation/create", Raw(json.dumps(request).encode()))))
+    assert data == {"message": f"[evil] {OWN}", "requestedSchema": {}, "_meta": {UPSTREAM: "evil"}}
     open_requests = {"1": {"method": "elicitation/create", "params": request, "Params": request}}
-    assert attribute_tasks("evil", open_requests) == {"1": {"method": "elicitation/create", "params": shown}}
+    assert attribute_tasks("evil", open_requests) == {"1": {"method": "elicitation/create", "params": data}}

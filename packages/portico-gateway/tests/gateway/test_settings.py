@@ -27,17 +27,17 @@ ONE = {"command": sys.executable, "args": [SERVER]}
 
 
 def test_mcp_json_is_a_gateway() -> None:
-    said = {
+    message = {
         "mcpServers": {"a": {"command": "x", "args": ["y"], "alwaysAllow": []}, "b": {"url": "https://b.example/mcp"}}
     }
-    found = parse_settings(said, SecretResolver()).upstreams
-    assert found["a"].target == CommandTarget(("x", "y"))
-    assert found["b"].target == UrlTarget("https://b.example/mcp", {})
+    result = parse_settings(message, SecretResolver()).upstreams
+    assert result["a"].target == CommandTarget(("x", "y"))
+    assert result["b"].target == UrlTarget("https://b.example/mcp", {})
 
 
 def test_disabled_upstreams_are_omitted() -> None:
-    said = {"servers": {"a": {"command": "x", "disabled": True}, "b": {"command": "y"}}}
-    assert list(parse_settings(said, SecretResolver()).upstreams) == ["b"]
+    message = {"servers": {"a": {"command": "x", "disabled": True}, "b": {"command": "y"}}}
+    assert list(parse_settings(message, SecretResolver()).upstreams) == ["b"]
 
 
 @pytest.mark.parametrize("servers", [{}, {"mcpServers": {}}, {"servers": {"a": {"command": "x", "disabled": True}}}])
@@ -97,9 +97,9 @@ def test_toml_says_more(tmp_path: Path) -> None:
 def test_invalid_settings_name_the_file_and_the_problem(tmp_path: Path, text: str, what: str) -> None:
     file = tmp_path / "gateway.toml"
     file.write_text(text)
-    with pytest.raises(UsageError, match=r"gateway\.toml") as told:
+    with pytest.raises(UsageError, match=r"gateway\.toml") as error:
         Gateway.load(file, max_result_tokens=0)
-    assert what in str(told.value)
+    assert what in str(error.value)
 
 
 def test_secret_is_put_in_and_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,8 +107,8 @@ def test_secret_is_put_in_and_masked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "key").write_text("correct horse\n")
     secrets = SecretResolver()
     headers = {"authorization": "Bearer ${env:TOKEN_OF_A}", "x-key": "${file:%s}" % (tmp_path / "key")}
-    found = parse_settings({"upstream": {"a": {"url": "https://a.example/mcp", "headers": headers}}}, secrets)
-    target = found.upstreams["a"].target
+    result = parse_settings({"upstream": {"a": {"url": "https://a.example/mcp", "headers": headers}}}, secrets)
+    target = result.upstreams["a"].target
     assert isinstance(target, UrlTarget)
     assert target.headers == {"authorization": "Bearer hunter2hunter2", "x-key": "correct horse"}
     assert secrets.mask("hunter2hunter2 and correct horse") == "*** and ***"
@@ -128,7 +128,7 @@ async def test_secret_is_masked_in_reports(
     async with Client(gateway) as client:
         await client.list_tools()
         await gateway.wait_until_listed(20)
-        assert ["the key is ***" in one["error"] for one in gateway.status()] == [True, True]
+        assert ["the key is ***" in status_item["error"] for status_item in gateway.status()] == [True, True]
     assert "hunter2hunter2" not in caplog.text
 
 
@@ -155,7 +155,7 @@ async def test_client_of_several_servers(tmp_path: Path) -> None:
 async def test_same_resource_of_two_has_two_addresses() -> None:
     gateway = Gateway({"mcpServers": {"one": ONE, "two": ONE}}, max_result_tokens=0)
     async with Client(gateway) as client:
-        uris = {str(one.uri) for one in await client.list_resources()}
+        uris = {str(resource.uri) for resource in await client.list_resources()}
         assert uris == {"note://hello", "note://two/hello"}
         assert (await client.read_resource("note://two/hello"))[0].text == "hello"
 
@@ -211,10 +211,10 @@ async def test_rules_that_change_in_the_file_hold_at_once(tmp_path: Path) -> Non
     gateway = Gateway.load(path, max_result_tokens=0)
     gateway.add_upstream("hub", server)
     async with Client(gateway) as client:
-        assert [one.name for one in await client.list_tools()] == ["hub_one"]
+        assert [tool.name for tool in await client.list_tools()] == ["hub_one"]
         path.write_text("[[rule]]\ntool = 'hub.*'\n")
         gateway._apply_settings(load_settings(path, SecretResolver()))
-        assert {one.name for one in await client.list_tools(refresh=True)} == {"hub_one", "hub_two"}
+        assert {tool.name for tool in await client.list_tools(refresh=True)} == {"hub_one", "hub_two"}
 
 
 def _one() -> str:

@@ -25,16 +25,16 @@ def serving(tmp_path: Path, name: str, skills: dict[str, str]) -> Server:
 
 
 async def test_skills_of_several_upstreams(tmp_path: Path) -> None:
-    one = serving(tmp_path, "one", {"pdf": "of one", "forms": "forms"})
+    result = serving(tmp_path, "one", {"pdf": "of one", "forms": "forms"})
     two = serving(tmp_path, "two", {"pdf": "of two", "maps": "maps"})
-    async with Client(Gateway({"one": one, "two": two})) as client:
+    async with Client(Gateway({"one": result, "two": two})) as client:
         skills = {skill.frontmatter["name"]: skill for skill in await list_skills(client)}
         assert set(skills) == {"pdf", "forms", "maps"}
         assert "of one" in await read_skill(client, skills["pdf"]), "the first one has an address that two want"
         assert await read_skill_file(client, skills["maps"], "references/MORE.md") == "more of maps"
         assert (await get_skill(client, skills["maps"].uri)).frontmatter == skills["maps"].frontmatter
-        said = await client.request("resources/directory/read", {"uri": "skill://maps/references"})
-        assert b"MORE.md" in bytes(said)
+        response = await client.request("resources/directory/read", {"uri": "skill://maps/references"})
+        assert b"MORE.md" in bytes(response)
         with pytest.raises(InvalidParams):
             await get_skill(client, "skill://none/SKILL.md")
         with pytest.raises(ResourceNotFound):
@@ -59,14 +59,14 @@ async def test_skills_are_not_declared_without_skills() -> None:
 
 
 async def test_directory_omits_components_excluded_by_a_view(tmp_path: Path) -> None:
-    one = serving(tmp_path, "one", {"maps": "maps"})
+    result = serving(tmp_path, "one", {"maps": "maps"})
     (tmp_path / "one" / "maps" / "references" / "SECRET.md").write_text("secret")
-    gateway = Gateway({"one": one})
+    gateway = Gateway({"one": result})
     gateway.add_view("readers", exclude=["one.skill://maps/references/SECRET*"])
     async with Client(gateway) as client:
-        said = await client.request("resources/directory/read", {"uri": "skill://maps/references"})
-        assert b"SECRET" in bytes(said)
+        response = await client.request("resources/directory/read", {"uri": "skill://maps/references"})
+        assert b"SECRET" in bytes(response)
     async with Client(gateway.views["readers"]) as client:
-        said = await client.request("resources/directory/read", {"uri": "skill://maps/references"})
-        assert b"MORE.md" in bytes(said)
-        assert b"SECRET" not in bytes(said)
+        response = await client.request("resources/directory/read", {"uri": "skill://maps/references"})
+        assert b"MORE.md" in bytes(response)
+        assert b"SECRET" not in bytes(response)

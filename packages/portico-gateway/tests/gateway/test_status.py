@@ -73,9 +73,9 @@ async def test_status_is_for_the_operator_alone() -> None:
             await client.call_tool("a_work")
         assert (await served.get("/gateway/status"))[0] == 403
         assert (await served.get("/gateway/status", "wrong"))[0] in (401, 403)
-        status, said = await served.get("/gateway/status", "op-token")
+        status, message = await served.get("/gateway/status", "op-token")
         assert status == 200
-        a, b = json.loads(said)["upstreams"]
+        a, b = json.loads(message)["upstreams"]
         assert (a["up"], a["calls"] >= 1, a["lists_from"]) == (True, True, "upstream")
         assert (b["up"], b["stderr"]) == (False, ["cannot find the KEY-42"])
         assert b["since"] and b["retry_after"] > 0
@@ -90,10 +90,10 @@ async def test_probe_has_a_line_for_each_upstream() -> None:
     async with Served(broken()) as served:
         async with Client(f"{served.url}/mcp") as client:
             await client.list_tools()
-        status, said = await served.get("/readyz")
-        lines = said.splitlines()
+        status, message = await served.get("/readyz")
+        lines = message.splitlines()
         assert (status, lines[:2]) == (200, ["ok", "a: ok"])
-        assert lines[2].startswith("b: unavailable since") and "KEY-42" not in said
+        assert lines[2].startswith("b: unavailable since") and "KEY-42" not in message
 
 
 async def test_probe_without_a_token_learns_only_whether_it_is_ready() -> None:
@@ -133,9 +133,9 @@ async def test_metrics_by_upstream() -> None:
 def served(tmp_path: Path) -> Iterator[str]:
     """`portico serve` of a file, in a process of its own."""
     file = tmp_path / "mcp.json"
-    one = {"command": sys.executable, "args": [str(SERVER)]}
+    item = {"command": sys.executable, "args": [str(SERVER)]}
     file.write_text(
-        json.dumps({"mcpServers": {"one": one, "dead": {"command": sys.executable, "args": ["-c", DYING]}}})
+        json.dumps({"mcpServers": {"one": item, "dead": {"command": sys.executable, "args": ["-c", DYING]}}})
     )
     environment = {key: value for key, value in os.environ.items() if key != "PORTICO_OPERATOR_TOKEN"}
     child = subprocess.Popen(
@@ -184,10 +184,10 @@ def test_command_finds_the_token_of_its_user(
     main(["call", f"{served}/mcp", "one_add", "a=1", "b=2", "--data", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:
         main(["gateway", "status", served, "--data", str(tmp_path)])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     # One of the two is away.
     assert ended.value.code == 1
-    assert "dead: unavailable since" in said and "dead: cannot find the KEY-42" in said
+    assert "dead: unavailable since" in output and "dead: cannot find the KEY-42" in output
     with pytest.raises(SystemExit) as refused:
         main(["gateway", "status", served, "--data", str(tmp_path / "other"), "--token", "wrong"])
     assert refused.value.code == 2
@@ -212,11 +212,11 @@ async def test_not_ready_until_every_upstream_was_tried_once(tmp_path: Path) -> 
     gateway = Gateway({"slow": [sys.executable, str(script)], "dead": ["/there/is/no/such/program"]})
     async with Served(gateway) as served:
         assert "portico_upstream_up{" not in (await served.get("/metrics"))[1]
-        status, said = await served.get("/readyz")
-        assert (status, said.splitlines()[:2]) == (503, ["not ready", "slow: not tried yet"])
+        status, message = await served.get("/readyz")
+        assert (status, message.splitlines()[:2]) == (503, ["not ready", "slow: not tried yet"])
         # The probe itself has started the first attempts.
         await until_ready(served.url)
-        assert [one["state"] for one in gateway.status()] == ["ok", "away"]
+        assert [status_item["state"] for status_item in gateway.status()] == ["ok", "away"]
         metrics = (await served.get("/metrics"))[1].splitlines()
         assert {'portico_upstream_up{upstream="slow"} 1', 'portico_upstream_up{upstream="dead"} 0'} <= set(metrics)
 
@@ -224,7 +224,7 @@ async def test_not_ready_until_every_upstream_was_tried_once(tmp_path: Path) -> 
 def test_upstream_that_was_not_tried_is_shown_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     report = Gateway({"dead": ["/there/is/no/such/program"]}).status_report()
-    assert [(one["state"], one["up"]) for one in report["upstreams"]] == [("not tried", False)]
+    assert [(upstream["state"], upstream["up"]) for upstream in report["upstreams"]] == [("not tried", False)]
     assert "not tried yet" in _format_report(report) and _is_healthy(report)
 
 

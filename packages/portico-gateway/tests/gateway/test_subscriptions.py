@@ -80,8 +80,8 @@ async def test_subscriptions_are_restored_after_an_upstream_restart(
     async with Client(gateway) as client:
         await gateway.wait_until_listed(20)
         await client.list_tools()
-        wanted = SubscriptionFilter(tools_list_changed=True, resource_subscriptions=["note://one"])
-        async with client.listen(wanted) as listening:
+        result = SubscriptionFilter(tools_list_changed=True, resource_subscriptions=["note://one"])
+        async with client.listen(result) as listening:
             with pytest.raises(ToolError):
                 await client.call_tool("a_die")
             heard: set[str] = set()
@@ -119,10 +119,10 @@ async def test_listener_is_notified_of_changes_in_unlisted_kinds(revision: Any, 
 
     gateway = Gateway({"a": below})
     target = gateway.add_view("part", upstreams=["a"]) if view else gateway
-    wanted = SubscriptionFilter(tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True)
+    result = SubscriptionFilter(tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True)
     async with Client(target, protocol_version=revision) as client, asyncio.timeout(20):
         await gateway.wait_until_listed(20)
-        async with client.listen(wanted) as listening:
+        async with client.listen(result) as listening:
             await client.call_tool("a_grow")
             told: set[str] = set()
             async for change in listening:

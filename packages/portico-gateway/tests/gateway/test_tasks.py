@@ -128,8 +128,8 @@ async def test_tasks_are_listed_to_their_own_principal(below: str) -> None:
         await gateway.wait_until_listed(20)
         task = await ada.start_task("one_must", {"text": "it"})
         await task.result(timeout=TIMEOUT_SECONDS)
-        said = await ada.request("tasks/list", {})
-        assert task.id in bytes(said).decode()
+        response = await ada.request("tasks/list", {})
+        assert task.id in bytes(response).decode()
         assert bytes(await bob.request("tasks/list", {})) == b'{"tasks":[]}'
 
 

@@ -63,7 +63,7 @@ async def test_broken_one_harms_no_other(how: str, revision: Any) -> None:
     async with Client(gateway, protocol_version=revision) as client:
         await listed(client, "one_add")
         assert (await client.call_tool("one_add", {"a": 1, "b": 2})).text == "3"
-    states = {one["alias"]: one for one in gateway.status()}
+    states = {status_item["alias"]: status_item for status_item in gateway.status()}
     assert states["one"]["up"]
     assert not states["broken"]["listed"]
 
@@ -177,8 +177,8 @@ async def test_many_calls_wait_for_one_attempt_to_connect(tmp_path: Path, monkey
             await start(self)
 
         monkeypatch.setattr(connection.UpstreamConnection, "open", counted)
-        said = await asyncio.gather(*(client.call_tool("mortal_work") for _ in range(5)), return_exceptions=True)
-        assert all(isinstance(one, ToolError) for one in said)
+        result = await asyncio.gather(*(client.call_tool("mortal_work") for _ in range(5)), return_exceptions=True)
+        assert all(isinstance(item, ToolError) for item in result)
         assert len(attempts) == 1
 
 
@@ -213,10 +213,10 @@ async def test_tool_of_unreachable_upstream_is_not_reported_unknown(revision: An
     gateway.add_upstream("plain", ["/nowhere/server"], prefix="", exclude=["secret"])
     hiding = gateway.add_view("hiding", exclude=["away.*"])
     async with Client(gateway, protocol_version=revision) as client:
-        said = await client.call_tool("away_work", raise_on_error=False)
-        assert said.is_error
-        assert "away is unavailable since" in said.text
-        assert "The next attempt is in" in said.text
+        result = await client.call_tool("away_work", raise_on_error=False)
+        assert result.is_error
+        assert "away is unavailable since" in result.text
+        assert "The next attempt is in" in result.text
         with pytest.raises(ComponentNotFound):
             await client.call_tool("away")
     async with Client(hiding, protocol_version=revision) as client:
@@ -242,17 +242,17 @@ async def test_addresses_of_upstreams_are_for_the_log(revision: Any, caplog: pyt
     async with Client(gateway, protocol_version=revision) as client:
         for alias in ("web", "program"):
             for _ in range(2):
-                said = await client.call_tool(f"{alias}_work", raise_on_error=False)
-                texts.append(f"{said.text} {said.meta}")
+                result = await client.call_tool(f"{alias}_work", raise_on_error=False)
+                texts.append(f"{result.text} {result.meta}")
         texts.append(str(await client.list_tools()))
         with pytest.raises(Exception) as refusal:
             await gateway._router.upstreams["secret"].connections.acquire(Call(method="tools/call", id=1))
         texts.append(str(refusal.value))
     for text in texts:
         assert not any(inner in text for inner in ("127.0.0.1", ":9", "inner", "internal", "/srv", "/run"))
-    found = re.search(r"error id (\w+)", texts[0])
-    assert found is not None
-    assert any(found[1] in one and "127.0.0.1:9" in one for one in caplog.messages)
+    error = re.search(r"error id (\w+)", texts[0])
+    assert error is not None
+    assert any(error[1] in message and "127.0.0.1:9" in message for message in caplog.messages)
 
 
 NO_COMPLETION = """

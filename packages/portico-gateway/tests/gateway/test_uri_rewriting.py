@@ -75,8 +75,8 @@ async def test_result_without_rewritten_uris_is_byte_identical() -> None:
 
 
 def test_only_addresses_are_written_again() -> None:
-    said = rewrite_result_uris("tools/call", Raw(RESULT.encode()), lambda uri: exposed_uri("two", uri))
-    assert bytes(said).decode() == RESULT.replace("note://x", "note://two/x")
+    result = rewrite_result_uris("tools/call", Raw(RESULT.encode()), lambda uri: exposed_uri("two", uri))
+    assert bytes(result).decode() == RESULT.replace("note://x", "note://two/x")
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_only_addresses_are_written_again() -> None:
     ],
 )
 def test_address_of_a_page(meta: str, known: str | None) -> None:
-    found = rewrite_meta_uris(Raw(meta.encode()), lambda uri: exposed_uri("two", uri))
-    assert (None if found is None else bytes(found).decode()) == known
+    result = rewrite_meta_uris(Raw(meta.encode()), lambda uri: exposed_uri("two", uri))
+    assert (None if result is None else bytes(result).decode()) == known
 
 
 @given(

@@ -35,12 +35,12 @@ PAIRS = [
 
 @pytest.mark.parametrize("above, below", PAIRS)
 async def test_everything_goes_through(above: str, below: str) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
     progress: list[float] = []
 
     async def answer(params: Any) -> ElicitResult:
-        asked.append(params.message)
-        return ElicitResult("accept", {"name": ["Ada", "Grace"][(len(asked) + 1) % 2]})
+        requests.append(params.message)
+        return ElicitResult("accept", {"name": ["Ada", "Grace"][(len(requests) + 1) % 2]})
 
     def hear(done: float, *_: Any) -> None:
         progress.append(done)
@@ -58,9 +58,9 @@ async def test_everything_goes_through(above: str, below: str) -> None:
         assert prompt.messages[0].content.text == "Advise on tea."
         if above in ASKING and below in ASKING:
             assert (await client.call_tool("one_greet")).text == "Hello, Ada!"
-            asked.clear()
+            requests.clear()
             assert (await client.call_tool("one_greet_twice")).text == "Hello, Ada and Grace!"
-            assert asked == ["[one] Who is the first?", "[one] And the second?"]
+            assert requests == ["[one] Who is the first?", "[one] And the second?"]
     assert not len(gateway._bridge)
 
 
@@ -68,9 +68,9 @@ async def test_everything_goes_through(above: str, below: str) -> None:
 async def test_model_is_informed_if_client_has_no_elicitation(above: Any, below: str) -> None:
     """The code for that is of 2026-07-28; older clients get a result, whatever the upstream speaks."""
     async with Client(gateway_to(below), protocol_version=above) as client:
-        said = await client.call_tool("one_greet", raise_on_error=False)
-        assert said.is_error
-        assert said.text == "This tool requires client capabilities that the client does not support: elicitation."
+        result = await client.call_tool("one_greet", raise_on_error=False)
+        assert result.is_error
+        assert result.text == "This tool requires client capabilities that the client does not support: elicitation."
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,6 @@ async def test_malformed_missing_capability_data_is_accepted(data: Any) -> None:
         raise missing
 
     async with Client(Gateway({"one": below}, max_result_tokens=0), protocol_version="2025-11-25") as client:
-        said = await client.call_tool("one_odd", raise_on_error=False)
-        assert said.is_error
-        assert "that the client does not support" in said.text
+        result = await client.call_tool("one_odd", raise_on_error=False)
+        assert result.is_error
+        assert "that the client does not support" in result.text

@@ -42,17 +42,17 @@ def upstream(name: str) -> Server:
 
 
 def gateway() -> Gateway:
-    found = Gateway(
+    result = Gateway(
         {"a": upstream("a"), "b": upstream("b")}, name="acme", instructions="all of it", max_result_tokens=0
     )
 
-    @found.tool
+    @result.tool
     async def own() -> str:
         return "own"
 
-    found.add_view("ops", upstreams=["a"], instructions="only a")
-    found.add_view("readers", path="/read", include=["*.list_*", "acme.own"])
-    return found
+    result.add_view("ops", upstreams=["a"], instructions="only a")
+    result.add_view("readers", path="/read", include=["*.list_*", "acme.own"])
+    return result
 
 
 async def names(target: Any, **options: Any) -> set[str]:
@@ -61,10 +61,10 @@ async def names(target: Any, **options: Any) -> set[str]:
 
 
 async def test_view_lists_its_part() -> None:
-    found = gateway()
-    assert await names(found) == {"own", "a_list_things", "a_delete_thing", "b_list_things", "b_delete_thing"}
-    assert await names(found.views["ops"]) == {"a_list_things", "a_delete_thing"}
-    assert await names(found.views["readers"]) == {"own", "a_list_things", "b_list_things"}
+    result = gateway()
+    assert await names(result) == {"own", "a_list_things", "a_delete_thing", "b_list_things", "b_delete_thing"}
+    assert await names(result.views["ops"]) == {"a_list_things", "a_delete_thing"}
+    assert await names(result.views["readers"]) == {"own", "a_list_things", "b_list_things"}
 
 
 async def test_components_outside_a_view_are_not_found() -> None:
@@ -72,19 +72,19 @@ async def test_components_outside_a_view_are_not_found() -> None:
         assert (await client.call_tool("a_list_things")).text == "a"
         assert (await client.read_resource("a://one"))[0].text == "a"
         for tool in ("b_list_things", "own"):
-            with pytest.raises(ComponentNotFound) as told:
+            with pytest.raises(ComponentNotFound) as error:
                 await client.call_tool(tool)
-            assert not any(one.startswith("b_") for one in (told.value.data or {}).get("suggestions", []))
+            assert not any(resource.startswith("b_") for resource in (error.value.data or {}).get("suggestions", []))
         with pytest.raises(ResourceNotFound):
             await client.read_resource("b://one")
         with pytest.raises(ComponentNotFound):
             await client.get_prompt("b_greet")
-        assert {str(one.uri) for one in await client.list_resources()} == {"a://one"}
+        assert {str(resource.uri) for resource in await client.list_resources()} == {"a://one"}
         assert client.instructions == "only a"
 
 
 async def test_middleware_of_the_gateway_is_around_its_views() -> None:
-    found, seen = gateway(), []
+    result, seen = gateway(), []
 
     def watch(inner: Any) -> Any:
         async def watched(call: Any) -> Any:
@@ -93,8 +93,8 @@ async def test_middleware_of_the_gateway_is_around_its_views() -> None:
 
         return watched
 
-    found.add_middleware(watch)
-    async with Client(found.views["ops"]) as client:
+    result.add_middleware(watch)
+    async with Client(result.views["ops"]) as client:
         await client.call_tool("a_list_things")
     assert ("tools/call", "ops") in seen
 
@@ -119,11 +119,11 @@ async def test_each_view_has_its_path(revision: Any) -> None:
 async def test_change_is_reported_where_it_is_seen(revision: Any) -> None:
     """One that listens to another part of the server hears nothing of it."""
     a, b = upstream("a"), upstream("b")
-    found = Gateway({"a": a, "b": b}, max_result_tokens=0)
-    found.add_view("ops", upstreams=["a"])
+    result = Gateway({"a": a, "b": b}, max_result_tokens=0)
+    result.add_view("ops", upstreams=["a"])
     async with (
-        Client(found, protocol_version=revision) as everything,
-        Client(found.views["ops"], protocol_version=revision) as ops,
+        Client(result, protocol_version=revision) as everything,
+        Client(result.views["ops"], protocol_version=revision) as ops,
         everything.listen(tools=True) as all_changes,
         ops.listen(tools=True) as ops_changes,
     ):
@@ -159,10 +159,10 @@ include = ["a.add"]
 
 
 def file(tmp_path: Path, more: str = "") -> Path:
-    found = tmp_path / "gateway.toml"
+    result = tmp_path / "gateway.toml"
     server = PROGRAMS / "elicitation_server.py"
-    found.write_text(FILE.format(python=sys.executable, server=server) + more)
-    return found
+    result.write_text(FILE.format(python=sys.executable, server=server) + more)
+    return result
 
 
 async def test_view_is_served_on_stdio(tmp_path: Path) -> None:
@@ -181,9 +181,9 @@ async def test_face_of_a_view_is_served_on_stdio(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "portico", "serve", str(file(tmp_path)), "--view", "ops", "--tool-search"]
     async with asyncio.timeout(30), Client([*command, "--data", str(tmp_path)]) as client:
         assert [tool.name for tool in await client.list_tools()] == ["read_result", "find_tools", "call_tool"]
-        found = ""
-        while "a_add(" not in found:
-            found = (await client.call_tool("find_tools", {"queries": "add numbers"})).text
+        result = ""
+        while "a_add(" not in result:
+            result = (await client.call_tool("find_tools", {"queries": "add numbers"})).text
         assert (await client.call_tool("call_tool", {"name": "a_add", "arguments": {"a": 1, "b": 2}})).text == "3"
 
 
@@ -202,9 +202,9 @@ def test_check_shows_the_views(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ],
 )
 def test_invalid_view_settings_raise_usage_error(tmp_path: Path, more: str, what: str) -> None:
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as error:
         Gateway.load(file(tmp_path, more), max_result_tokens=0)
-    assert what in str(told.value)
+    assert what in str(error.value)
 
 
 def test_missing_view_is_not_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,18 +214,18 @@ def test_missing_view_is_not_served(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 async def test_task_sees_no_more_than_the_view_it_was_begun_through() -> None:
-    found = gateway()
+    result = gateway()
     seen: list[Any] = []
 
-    @found.tool(task="required")
+    @result.tool(task="required")
     async def look(ctx: Context) -> str:
         """Look at what there is for whom."""
         seen.append(ctx.caller_fields["facet"])
         return "looked"
 
-    found.add_view("lookers", include=["acme.look", "a.list_*"])
-    for target in (found.views["lookers"], found):
+    result.add_view("lookers", include=["acme.look", "a.list_*"])
+    for target in (result.views["lookers"], result):
         async with Client(target) as client:
             assert (await client.call_tool("look")).text == "looked"
-    assert seen == [found.views["lookers"], None]
+    assert seen == [result.views["lookers"], None]
     assert not seen[0].includes("a", "delete_thing")

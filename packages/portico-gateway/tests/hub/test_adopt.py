@@ -69,8 +69,8 @@ def servers_of(client: str) -> dict[str, dict[str, object]]:
 
 def test_files_are_only_shown_without_write(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == 0
-    shown = capsys.readouterr().out
-    assert "+" in shown and "connect" in shown and "use --write" in shown
+    output = capsys.readouterr().out
+    assert "+" in output and "connect" in output and "use --write" in output
     for client, text in FILES.items():
         assert path_of(client).read_bytes() == text.encode()
         assert [item.name for item in path_of(client).parent.glob("*.portico-adopt*")] == []
@@ -84,9 +84,9 @@ def test_names_of_a_file_control_neither_the_terminal_nor_the_bridge(
     path_of("cursor").write_text(before)
     assert run(["cursor", "--write"]) == 0
     assert run(["cursor", "--undo", "--write"]) == 0
-    shown = capsys.readouterr().out
-    assert "now run through the hub" in shown
-    assert all(line.replace("\t", " ").isprintable() for line in shown.splitlines())
+    output = capsys.readouterr().out
+    assert "now run through the hub" in output
+    assert all(line.replace("\t", " ").isprintable() for line in output.splitlines())
     assert path_of("cursor").read_text() == before
     run(["cursor", "--write"])
     servers = servers_of("cursor")

@@ -50,9 +50,9 @@ async def test_initialize_returns_the_servers_name_and_instructions(hub: Hub) ->
 
 
 async def test_each_host_has_its_own_process(hub: Hub) -> None:
-    async with attached_host("one") as one, attached_host("two") as two:
-        assert (await one.call("about"))["pid"] != (await two.call("about"))["pid"]
-        await one.call("remember", text="secret of one")
+    async with attached_host("one") as item, attached_host("two") as two:
+        assert (await item.call("about"))["pid"] != (await two.call("about"))["pid"]
+        await item.call("remember", text="secret of one")
         assert await two.call("remember", text="two") == ["two"]
 
 
@@ -64,8 +64,8 @@ async def test_process_ends_with_its_host(hub: Hub) -> None:
 
 async def test_hosts_share_a_stateless_server(hub: Hub, hub_directory: Path) -> None:
     (hub_directory / "hub.toml").write_text(SHARED)
-    async with attached_host("one") as one, attached_host("two", {}) as two:
-        first, second = await one.call("about"), await two.call("about")
+    async with attached_host("one") as item, attached_host("two", {}) as two:
+        first, second = await item.call("about"), await two.call("about")
         assert first["pid"] == second["pid"]
         # A shared process cannot ask one of its hosts, so it sees a client without features.
         assert first["client"]["capabilities"] == {}
@@ -89,14 +89,14 @@ async def test_hosts_with_different_settings_share_no_process(
 ) -> None:
     (hub_directory / "hub.toml").write_text(SHARED + "[server.other]\nshared = true\n")
     same: dict[str, Any] = {"environment": {"TOKEN": "mine"}, "variables": ("TOKEN",)}
-    async with attached_host(**same) as one, attached_host(**{**same, **difference}) as two:
-        assert (await one.call("about"))["pid"] != (await two.call("about"))["pid"]
+    async with attached_host(**same) as item, attached_host(**{**same, **difference}) as two:
+        assert (await item.call("about"))["pid"] != (await two.call("about"))["pid"]
 
 
 async def test_equal_servers_are_not_shared_without_a_declaration(hub: Hub, hub_directory: Path) -> None:
     (hub_directory / "hub.toml").write_text("[server.server]\nshared = false\n[server.other]\nshared = true\n")
-    async with attached_host("one") as one, attached_host("two") as two:
-        assert (await one.call("about"))["pid"] != (await two.call("about"))["pid"]
+    async with attached_host("one") as item, attached_host("two") as two:
+        assert (await item.call("about"))["pid"] != (await two.call("about"))["pid"]
 
 
 async def test_shared_server_gets_only_the_variables_of_its_configuration(hub: Hub, hub_directory: Path) -> None:
@@ -165,15 +165,15 @@ async def test_hosts_of_a_shared_server_cancel_only_their_own_calls(
     hub: Hub, hub_directory: Path, tmp_path: Path
 ) -> None:
     (hub_directory / "hub.toml").write_text(SHARED)
-    async with attached_host("one") as one, attached_host("two") as two:
-        assert (await one.call("about"))["pid"] == (await two.call("about"))["pid"]
+    async with attached_host("one") as item, attached_host("two") as two:
+        assert (await item.call("about"))["pid"] == (await two.call("about"))["pid"]
         gate = tmp_path / "gate"
-        calls = [host.start_call("wait", file=str(gate)) for host in (one, two)]
+        calls = [host.start_call("wait", file=str(gate)) for host in (item, two)]
         # Both hosts number their requests alike.
-        assert one._last_id == two._last_id
-        await asyncio.gather(one.call("echo", text="started"), two.call("echo", text="started"))
-        one.send({"method": "notifications/cancelled", "params": {"requestId": two._last_id - 1}})
-        await one.request("ping")
+        assert item._last_id == two._last_id
+        await asyncio.gather(item.call("echo", text="started"), two.call("echo", text="started"))
+        item.send({"method": "notifications/cancelled", "params": {"requestId": two._last_id - 1}})
+        await item.request("ping")
         gate.touch()
         assert parse(await asyncio.wait_for(calls[1], TIMEOUT_SECONDS)) == (await two.call("about"))["pid"]
         assert not calls[0].done()
@@ -226,11 +226,11 @@ async def test_hosts_with_a_shared_server_do_not_see_each_others_tasks(hub: Hub,
     (hub_directory / "hub.toml").write_text(SHARED)
     command = (SERVER[0], str(source))
     version = {"version": "2025-11-25", "command": command}
-    async with attached_host("one", **version) as one, attached_host("two", **version) as two:
+    async with attached_host("one", **version) as item, attached_host("two", **version) as two:
         params = {"name": "slow", "arguments": {"text": "of one"}, "task": {}}
-        response = await one.request("tools/call", params)
+        response = await item.request("tools/call", params)
         task = response["result"]["task"]["taskId"]
-        assert (await one.request("tasks/get", {"taskId": task}))["result"]["taskId"] == task
+        assert (await item.request("tasks/get", {"taskId": task}))["result"]["taskId"] == task
         assert "error" in await two.request("tasks/get", {"taskId": task})
         assert "error" in await two.request("tasks/result", {"taskId": task})
         listed = await two.request("tasks/list")
@@ -281,13 +281,13 @@ async def test_upgrades_under_load_lose_no_call(hub: Hub, hub_directory: Path, s
             pids.add((await host.call("about"))["pid"])
         return pids
 
-    async with attached_host("one") as one, attached_host("two") as two, attached_host("three") as three:
-        working = [asyncio.create_task(work(host, f"host {at}")) for at, host in enumerate((one, two, three))]
+    async with attached_host("one") as item, attached_host("two") as two, attached_host("three") as three:
+        working = [asyncio.create_task(work(host, f"host {at}")) for at, host in enumerate((item, two, three))]
         for _ in range(3):
-            await asyncio.gather(*(host.call("echo", text="progress") for host in (one, two, three)))
+            await asyncio.gather(*(host.call("echo", text="progress") for host in (item, two, three)))
             result = await hub.control(ControlRequest(1, "upgrade", ["server"]))
             assert not result["problems"]
-        await asyncio.gather(*(host.call("echo", text="progress") for host in (one, two, three)))
+        await asyncio.gather(*(host.call("echo", text="progress") for host in (item, two, three)))
         ended.set()
         async with asyncio.timeout(TIMEOUT_SECONDS):
             pids = await asyncio.gather(*working)

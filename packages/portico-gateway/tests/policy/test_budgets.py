@@ -105,8 +105,8 @@ def limiter(url: str, **keys: Any) -> PolicyLimiter:
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'portico.db'}"
-    found: str = request.getfixturevalue("postgres_url")
-    return found
+    response: str = request.getfixturevalue("postgres_url")
+    return response
 
 
 async def test_calls_beyond_the_budget_get_the_time_of_the_reset() -> None:
@@ -205,9 +205,9 @@ async def test_budget_survives_a_restart_and_a_change_of_the_file() -> None:
 
 
 async def test_processes_never_make_more_calls_than_the_budget(url: str) -> None:
-    one, two, three = (limiter(url, calls_per_month=500) for _ in range(3))
-    async with one.lifespan(), two.lifespan(), three.lifespan():
-        done = sum(await asyncio.gather(count(one, 250), count(two, 250), count(three, 250)))
+    item, two, three = (limiter(url, calls_per_month=500) for _ in range(3))
+    async with item.lifespan(), two.lifespan(), three.lifespan():
+        done = sum(await asyncio.gather(count(item, 250), count(two, 250), count(three, 250)))
         # Up to a hundredth may be reserved by a process that does not need it any more.
         assert 485 <= done <= 500
     async with limiter(url, calls_per_month=500).lifespan():
@@ -252,13 +252,13 @@ async def test_killed_process_loses_at_most_a_hundredth(url: str) -> None:
 
 async def test_idle_reservations_are_returned(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budgets, "EXHAUSTED_RETRY_SECONDS", 0.0)
-    one, two = limiter(url, calls_per_month=200), limiter(url, calls_per_month=200)
-    async with one.lifespan(), two.lifespan():
-        assert await count(one, 1) == 1
-        assert one._ledger is not None
-        await one._ledger.return_unused(idle_seconds=-1.0)
+    item, two = limiter(url, calls_per_month=200), limiter(url, calls_per_month=200)
+    async with item.lifespan(), two.lifespan():
+        assert await count(item, 1) == 1
+        assert item._ledger is not None
+        await item._ledger.return_unused(idle_seconds=-1.0)
         assert await count(two, 250) == 199
-        assert await count(one, 1) == 0
+        assert await count(item, 1) == 0
 
 
 async def test_concurrent_calls_do_not_exceed_the_budget(url: str) -> None:
@@ -268,10 +268,10 @@ async def test_concurrent_calls_do_not_exceed_the_budget(url: str) -> None:
 
 
 async def test_tokens_of_all_processes_count(url: str) -> None:
-    one, two = limiter(url, tokens_per_month=10_000), limiter(url, tokens_per_month=10_000)
-    async with one.lifespan(), two.lifespan():
+    item, two = limiter(url, tokens_per_month=10_000), limiter(url, tokens_per_month=10_000)
+    async with item.lifespan(), two.lifespan():
         # 250 tokens each: one process learns of the other's debt with its next reservation.
-        done = await count(one, 20, 1000) + await count(two, 30, 1000)
+        done = await count(item, 20, 1000) + await count(two, 30, 1000)
         assert 39 <= done <= 42
 
 

@@ -94,7 +94,7 @@ async def test_view_is_as_small_in_a_batch() -> None:
     gateway.add(Contracts())
     view = gateway.add_view("part", upstreams=["a", "contracts"], exclude=["a.secret"])
     async with gateway.lifespan(), Client(view) as client:
-        names = {one.name for one in await client.list_tools()}
+        names = {tool.name for tool in await client.list_tools()}
         assert "a_shown" in names and "a_secret" not in names
         listed = await client.call_tool("spec_list")
         assert "a_shown" in listed.text and "secret" not in listed.text
@@ -166,8 +166,8 @@ async def test_token_for_one_address_is_not_good_from_another() -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
     async with server.lifespan():
         app = server.http_app()
-        found = [(await post(app, body, headers, address=address))[0] for address in (STRANGER, "10.9.9.9", STRANGER)]
-    assert found[1] == 401 and found[0] == found[2] != 401
+        results = [(await post(app, body, headers, address=address))[0] for address in (STRANGER, "10.9.9.9", STRANGER)]
+    assert results[1] == 401 and results[0] == results[2] != 401
 
 
 async def test_one_network_of_ipv6_is_one_address() -> None:

@@ -108,7 +108,7 @@ async def test_invalid_transform_removes_only_its_tool() -> None:
     server.tool(search)
     server.tool("other")(search)
     server.add_transform(ToolTransform({"search": {"arguments": {"misspelt": {"hide": True}}}}))
-    assert [one["name"] for one in (await ask(server, "tools/list"))["tools"]] == ["other"]
+    assert [tool["name"] for tool in (await ask(server, "tools/list"))["tools"]] == ["other"]
     with pytest.raises(InvalidParams, match="Unknown tool: search"):
         await text(server, "search", {"q": "x"})
 
@@ -135,10 +135,10 @@ async def test_prompt_is_completed_by_the_name_that_it_is_listed_by() -> None:
 
     server.add_transform(Namespace("api"))
     argument = {"name": "name", "value": "r"}
-    asked = {"ref": {"type": "ref/prompt", "name": "api_colour"}, "argument": argument}
-    assert (await ask(server, "completion/complete", asked))["completion"]["values"] == ["red"]
+    request = {"ref": {"type": "ref/prompt", "name": "api_colour"}, "argument": argument}
+    assert (await ask(server, "completion/complete", request))["completion"]["values"] == ["red"]
     with pytest.raises(InvalidParams, match="Nothing to complete"):
-        await ask(server, "completion/complete", {**asked, "ref": {"type": "ref/prompt", "name": "colour"}})
+        await ask(server, "completion/complete", {**request, "ref": {"type": "ref/prompt", "name": "colour"}})
 
 
 # Functions for methods
@@ -197,10 +197,10 @@ async def test_rules_are_about_completions_of_a_function_too(ref: dict[str, str]
     server.set_policy(
         access_policy=guarded({"principal": "ann", "prompt": "low.*"}, {"principal": "ann", "resource": "low.*"})
     )
-    asked = {"ref": ref, "argument": {"name": "b", "value": ""}}
-    assert (await ask(server, "completion/complete", asked, principal=Principal("ann")))["completion"]
+    request = {"ref": ref, "argument": {"name": "b", "value": ""}}
+    assert (await ask(server, "completion/complete", request, principal=Principal("ann")))["completion"]
     with pytest.raises(InvalidParams, match="Nothing to complete"):
-        await ask(server, "completion/complete", asked, principal=BOB)
+        await ask(server, "completion/complete", request, principal=BOB)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ async def test_pages_are_hidden_from_models_under_rules_too() -> None:
     server.tool("both")(search)
     server.tool("page", visibility=["app"])(search)
     server.set_policy(access_policy=guarded({"principal": "*", "tool": "*"}))
-    assert [one["name"] for one in (await ask(server, "tools/list"))["tools"]] == ["both"]
+    assert [tool["name"] for tool in (await ask(server, "tools/list"))["tools"]] == ["both"]
 
 
 async def test_tag_restriction_applies_to_mounted_tools() -> None:
@@ -390,9 +390,9 @@ async def test_each_verifier_has_its_own_tokens_and_scopes() -> None:
     resource = FastMCP("s", auth=MultiAuth(verifiers=[tokens(a=["read"]), tokens(b=["read"], c=[])])).auth
     assert resource is not None
     for token in ("a", "b"):
-        found = await resource.verifier(RequestCredentials("bearer", token))
-        assert isinstance(found, VerifiedToken)
-        assert found.principal.id == token
+        result = await resource.verifier(RequestCredentials("bearer", token))
+        assert isinstance(result, VerifiedToken)
+        assert result.principal.id == token
     for token in ("c", "d"):
         with pytest.raises(InvalidToken):
             await resource.verifier(RequestCredentials("bearer", token))

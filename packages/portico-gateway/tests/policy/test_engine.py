@@ -75,7 +75,7 @@ def forge() -> Server:
 
 
 async def names(client: Client) -> set[str]:
-    return {one.name for one in await client.list_tools()}
+    return {tool.name for tool in await client.list_tools()}
 
 
 async def test_first_rule_that_matches_decides_and_none_denies() -> None:
@@ -98,8 +98,8 @@ async def test_first_rule_that_matches_decides_and_none_denies() -> None:
         server.remove("delete_repo")
         with pytest.raises(ComponentNotFound) as unknown:
             await client.call_tool("delete_repo", {"repo": "a"})
-        for one in ("code", "message", "data"):
-            assert getattr(denied.value, one) == getattr(unknown.value, one)
+        for item in ("code", "message", "data"):
+            assert getattr(denied.value, item) == getattr(unknown.value, item)
 
 
 @pytest.mark.parametrize("name", ["rm_repo", "delete_repo", "DELETE_REPO", "ｄelete_repo", "delete_repo\u200b"])
@@ -168,11 +168,11 @@ async def test_batches_and_searches_use_only_visible_tools() -> None:
     said(server, rule=[{"tool": "*.delete_*", "deny": True}, {"tool": "*"}])
     batching = replace(GUEST, scopes=frozenset({"contracts:read", "contracts:write"}))
     async with Client(server, principal=batching) as client:
-        found = await client.call_tool(
+        result = await client.call_tool(
             "tools_batch",
-            {"calls": [{"tool_name": one, "arguments": {"repo": "a"}} for one in ("rm_repo", "read_repo")]},
+            {"calls": [{"tool_name": item, "arguments": {"repo": "a"}} for item in ("rm_repo", "read_repo")]},
         )
-        first, second = found.structured["results"]
+        first, second = result.structured["results"]
         assert first["status"] == "failure" and second["status"] == "success"
         assert "deleted" not in str(first)
         assert "delete_repo" not in (await client.call_tool("tools_search", {"query": "delete a repository"})).text
@@ -188,13 +188,15 @@ async def test_no_other_spelling_leads_to_a_denied_resource(uri: str) -> None:
         with pytest.raises(ResourceNotFound) as denied:
             await client.read_resource(uri)
         assert denied.value.message == f"Resource not found: {uri}"
-        assert [one.uri_template for one in await client.list_resource_templates()] == ["repo://{name}"]
+        assert [resource_template.uri_template for resource_template in await client.list_resource_templates()] == [
+            "repo://{name}"
+        ]
 
 
 async def test_completions_and_prompts_follow_the_same_rules() -> None:
     server = said(forge(), rule=[{"prompt": "forge.greet", "principal": "group:ops"}])
     async with Client(server, principal=OPS) as client:
-        assert [one.name for one in await client.list_prompts()] == ["greet"]
+        assert [prompt.name for prompt in await client.list_prompts()] == ["greet"]
         await client.complete({"type": "ref/prompt", "name": "greet"}, "name", "a")
     async with Client(server, principal=GUEST) as client:
         with pytest.raises(ComponentNotFound):
@@ -209,7 +211,7 @@ async def test_completions_and_prompts_follow_the_same_rules() -> None:
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_subscription_notifies_only_about_visible_components(revision: str) -> None:
     server = said(forge(), rule=[{"resource": "forge.repo://open*"}])
-    told: list[str] = []
+    notifications: list[str] = []
     async with Client(server, principal=GUEST, protocol_version=revision) as client:
         if revision < "2026":
             with pytest.raises(ResourceNotFound):
@@ -219,9 +221,9 @@ async def test_subscription_notifies_only_about_visible_components(revision: str
             server.notify_resource_updated("repo://open1")
             async with asyncio.timeout(10):
                 async for change in changes:
-                    told.append(str(change.uri))
+                    notifications.append(str(change.uri))
                     break
-    assert told == ["repo://open1"]
+    assert notifications == ["repo://open1"]
 
 
 def test_rules_match_principals_by_id_group_scope_and_issuer() -> None:
@@ -279,7 +281,7 @@ ASK = [{"tool": "*.delete_*", "confirm": "Delete {arguments.repo}?"}, {"tool": "
 @pytest.mark.parametrize("revision", [one for one in SUPPORTED_PROTOCOL_VERSIONS if one >= "2025-06-18"])
 @pytest.mark.parametrize("nested", ["", "mount", "gateway"])
 async def test_confirmation_is_requested_on_every_version(revision: str, nested: str) -> None:
-    server, asked, answer = forge(), list[str](), "accept"
+    server, request, answer = forge(), list[str](), "accept"
     name = "hub_delete_repo" if nested else "delete_repo"
     if nested == "mount":
         outer = Server("outer")
@@ -290,7 +292,7 @@ async def test_confirmation_is_requested_on_every_version(revision: str, nested:
     said(server, require=ASK)
 
     async def elicit(params: Any) -> ElicitResult:
-        asked.append(params.message)
+        request.append(params.message)
         return ElicitResult(
             action=answer if "many" not in params.message else "accept",
             content={"value": 3} if "many" in params.message else {},
@@ -298,10 +300,10 @@ async def test_confirmation_is_requested_on_every_version(revision: str, nested:
 
     async with Client(server, principal=OPS, protocol_version=revision, elicitation_handler=elicit) as client:
         assert (await client.call_tool(name, {"repo": "a\u202eb"})).text == "deleted a\u202eb"
-        assert asked == ["Delete a\\u202eb?"]
-        asked.clear()
+        assert request == ["Delete a\\u202eb?"]
+        request.clear()
         assert (await client.call_tool(name.replace("delete_repo", "ask_twice"), {})).text == "3"
-        assert asked == ["Really?", "How many?"]
+        assert request == ["Really?", "How many?"]
         answer = "decline"
         with pytest.raises(ToolError, match="did not consent"):
             await client.call_tool(name, {"repo": "a"})
@@ -311,15 +313,15 @@ async def test_confirmation_is_requested_on_every_version(revision: str, nested:
 
 
 async def test_nested_calls_require_confirmation() -> None:
-    server, asked = said(forge(), require=ASK), list[str]()
+    server, request = said(forge(), require=ASK), list[str]()
 
     async def elicit(params: Any) -> ElicitResult:
-        asked.append(params.message)
+        request.append(params.message)
         return ElicitResult(action="accept", content={})
 
     async with Client(server, elicitation_handler=elicit) as client:
         assert (await client.call_tool("by_proxy", {"tool": "rm_repo"})).text == "deleted x"
-    assert asked == ["Delete x?"]
+    assert request == ["Delete x?"]
 
 
 async def test_agreement_is_valid_for_one_call_of_one_principal() -> None:
@@ -344,8 +346,11 @@ async def test_agreement_is_valid_for_one_call_of_one_principal() -> None:
             )
         )
 
-    asked = await call(OPS, "a")
-    yes = {"inputResponses": {"agreement-1": {"action": "accept", "content": {}}}, "requestState": asked.request_state}
+    response = await call(OPS, "a")
+    yes = {
+        "inputResponses": {"agreement-1": {"action": "accept", "content": {}}},
+        "requestState": response.request_state,
+    }
     for principal, repo in ((GUEST, "a"), (OPS, "b")):
         # Asked again, and nothing is done.
         assert (await call(principal, repo, **yes)).input_requests.keys() == {"agreement-1"}

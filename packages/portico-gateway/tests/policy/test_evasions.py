@@ -75,7 +75,7 @@ async def test_skills_are_resources_to_a_rule(tmp_path: Path) -> None:
     server.add(Skills(tmp_path))
     configure_access(server, {"rule": [{"resource": ["skills.skill://open/*", "skills.skill://open"]}]})
     listed = await server(call("skills/list"))
-    assert [one.uri for one in listed.skills] == ["skill://open/SKILL.md"]
+    assert [skill.uri for skill in listed.skills] == ["skill://open/SKILL.md"]
     for uri in ("skill://closed/SKILL.md", "skill://none/SKILL.md"):
         with pytest.raises((ResourceNotFound, InvalidParams)):
             await server(call("skills/get", uri=uri))
@@ -199,7 +199,7 @@ async def test_metrics_omit_hidden_names(tmp_path: Path) -> None:
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(serve_http(server, port=0, on_ready=ready.set_result, stop=stop))
     url = await asyncio.wait_for(ready, 20)
-    said = {}
+    message = {}
     try:
         async with Client(url, auth="op") as client:
             for name in ("open", "hidden"):
@@ -208,9 +208,9 @@ async def test_metrics_omit_hidden_names(tmp_path: Path) -> None:
             headers = [("Authorization", f"Bearer {who}")]
             place = url.removesuffix("/mcp") + "/metrics"
             answer = await http_request("GET", place, headers=headers, timeout=20, max_response_bytes=1 << 20)
-            said[who] = answer.body.decode()
+            message[who] = answer.body.decode()
     finally:
         stop.set()
         await serving
-    assert '"hidden"' in said["op"] and '"open"' in said["op"]
-    assert '"hidden"' not in said["ann"] and '"open"' in said["ann"]
+    assert '"hidden"' in message["op"] and '"open"' in message["op"]
+    assert '"hidden"' not in message["ann"] and '"open"' in message["ann"]

@@ -66,13 +66,13 @@ async def granted(client: Client, name: str, times: int) -> int:
     """How many of so many calls were made."""
     done = 0
     for _ in range(times):
-        found = await client.call_tool(name, raise_on_error=False)
-        if not found.is_error:
+        result = await client.call_tool(name, raise_on_error=False)
+        if not result.is_error:
             done += 1
             continue
-        about = (found.meta or {})["portico/error"]
+        about = (result.meta or {})["portico/error"]
         assert about["error_type"] == "ApiLimitExceeded" and about["retryable"] and about["retry_after"] > 100
-        assert f"Wait {about['retry_after']} s" in found.text
+        assert f"Wait {about['retry_after']} s" in result.text
     return done
 
 
@@ -83,16 +83,16 @@ async def granted(client: Client, name: str, times: int) -> int:
 )
 def test_never_more_than_the_rate_and_the_burst(interval: float, burst: int, asked: list[tuple[float, int]]) -> None:
     rate = RateLimit(interval, burst)
-    now, due, taken = 1000.0, 0.0, 0.0
+    now, due, item = 1000.0, 0.0, 0.0
     for pause, cost in asked:
         now += pause
         due, wait = rate.acquire(due, now, cost)
         if not wait:
-            taken += cost
+            item += cost
         elif cost <= burst:
             # Those who wait as long as they were told to are served.
             assert not rate.acquire(due, now + wait + 1e-6, cost).retry_after
-        assert taken <= burst + (now - 1000.0) / interval + 1e-6
+        assert item <= burst + (now - 1000.0) / interval + 1e-6
 
 
 @pytest.mark.parametrize(
@@ -126,10 +126,10 @@ async def test_direct_calls_batches_and_calls_of_bodies_count_alike() -> None:
     async with Client(server, principal=ANN) as client:
         assert await granted(client, "cheap", 1) == 1
         await client.call_tool("nested")
-        found = await client.call_tool("tools_batch", {"calls": [{"tool_name": "cheap"}] * 5})
-        kinds = [one["status"] for one in found.structured["results"]]
+        result = await client.call_tool("tools_batch", {"calls": [{"tool_name": "cheap"}] * 5})
+        kinds = [one["status"] for one in result.structured["results"]]
         assert kinds == ["success"] * 3 + ["failure"] * 2
-        assert found.structured["results"][4]["error"]["error_type"] == "ApiLimitExceeded"
+        assert result.structured["results"][4]["error"]["error_type"] == "ApiLimitExceeded"
 
 
 async def test_upstream_and_a_mount_are_counted_by_their_owner() -> None:
@@ -191,10 +191,10 @@ async def test_round_without_a_valid_answer_counts_as_a_call(responses: Any, ask
         )
 
     more = {} if responses is None else {"inputResponses": responses}
-    asked = await ask()
+    response = await ask()
     with pytest.raises((ToolError, InvalidParams)) as refused:
         for _ in range(3):
-            asked = await ask(requestState=asked.request_state, **more)
+            response = await ask(requestState=response.request_state, **more)
     if isinstance(refused.value, InvalidParams):
         # The body has refused the answer, and that round was counted.
         assert "Invalid response" in str(refused.value)
@@ -303,16 +303,16 @@ async def count(meter: PolicyLimiter, times: int) -> int:
 async def share(url: str) -> None:
     """Two processes with one store allow together what one would, but for what one of them has taken and not spent."""
     limits = parse_limits([{"rate": "20/hour", "tool": "*"}])
-    one, two = PolicyLimiter(limits, lambda: url), PolicyLimiter(limits, lambda: url)
-    async with one.lifespan(), two.lifespan():
-        assert await count(one, 12) == 12
+    item, two = PolicyLimiter(limits, lambda: url), PolicyLimiter(limits, lambda: url)
+    async with item.lifespan(), two.lifespan():
+        assert await count(item, 12) == 12
         assert await count(two, 12) == 8
-        assert await count(one, 3) == 0
+        assert await count(item, 3) == 0
     fast = parse_limits([{"rate": "4000/hour", "burst": 100, "tool": "*", "name": "fast"}])
     many = [PolicyLimiter(fast, lambda: url) for _ in range(3)]
     async with many[0].lifespan(), many[1].lifespan(), many[2].lifespan():
         began = time.monotonic()
-        done = sum(await asyncio.gather(*(count(one, 60) for one in many)))
+        done = sum(await asyncio.gather(*(count(item, 60) for item in many)))
         assert 90 <= done <= 100 + 2 + 4000 / 3600 * (time.monotonic() - began)
 
 
@@ -366,31 +366,31 @@ def processes(url: str, count: int, most: int) -> list[PolicyLimiter]:
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'portico.db'}"
-    found: str = request.getfixturevalue("postgres_url")
-    return found
+    response: str = request.getfixturevalue("postgres_url")
+    return response
 
 
 async def test_no_more_at_once_than_allowed_in_all_processes_together(url: str) -> None:
-    one, two, three = processes(url, 3, 4)
-    async with one.lifespan(), two.lifespan(), three.lifespan():
-        mine = await begun(one, 3)
+    item, two, three = processes(url, 3, 4)
+    async with item.lifespan(), two.lifespan(), three.lifespan():
+        mine = await begun(item, 3)
         both = await asyncio.gather(begun(two, 4), begun(three, 4))
         assert len(mine) == 3 and sum(map(len, both)) == 1
         for passage in mine:
-            one.on_response(passage)
+            item.on_response(passage)
         # Soon: those who were refused are told to wait for a second.
         after: list[PolicyContext] = []
         async with asyncio.timeout(10):
             while len(after) < 3:
                 after += await begun(two, 4) + await begun(three, 4)
         assert len(after) == 3
-        assert not await begun(one, 1)
+        assert not await begun(item, 1)
 
 
 async def test_sequential_calls_are_never_rejected(url: str) -> None:
-    one, two = processes(url, 2, 1)
-    async with one.lifespan(), two.lifespan():
-        for meter in (one, two) * 5:
+    item, two = processes(url, 2, 1)
+    async with item.lifespan(), two.lifespan():
+        for meter in (item, two) * 5:
             [passage] = await begun(meter, 1)
             meter.on_response(passage)
 
@@ -398,21 +398,21 @@ async def test_sequential_calls_are_never_rejected(url: str) -> None:
 async def test_slots_of_an_exited_process_are_released(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_limit_store, "SLOT_LEASE_SECONDS", 1.0)
     monkeypatch.setattr(concurrency_leases, "SLOT_LEASE_SECONDS", 1.0)
-    one, two = processes(url, 2, 2)
-    async with one.lifespan(), two.lifespan():
-        assert len(await begun(one, 2)) == 2
+    item, two = processes(url, 2, 2)
+    async with item.lifespan(), two.lifespan():
+        assert len(await begun(item, 2)) == 2
         # It says nothing more, as one that is stopped.
-        assert one._slots is not None
-        one._slots._renewing.cancel()
+        assert item._slots is not None
+        item._slots._renewing.cancel()
         assert not await begun(two, 1)
-        taken: list[PolicyContext] = []
+        items: list[PolicyContext] = []
         async with asyncio.timeout(10):
-            while not taken:
+            while not items:
                 await asyncio.sleep(0.05)
-                taken = await begun(two, 1)
+                items = await begun(two, 1)
         # One that wakes up has no more than the others have left.
-        assert not await begun(one, 1)
-        assert len(taken) == 1
+        assert not await begun(item, 1)
+        assert len(items) == 1
 
 
 async def test_slots_that_are_in_use_are_kept(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,9 +422,9 @@ async def test_slots_that_are_in_use_are_kept(url: str, monkeypatch: pytest.Monk
         (concurrency_leases, "RENEW_INTERVAL_SECONDS", 0.1),
     ):
         monkeypatch.setattr(module, name, seconds)
-    one, two = processes(url, 2, 1)
-    async with one.lifespan(), two.lifespan():
-        assert await begun(one, 1)
+    item, two = processes(url, 2, 1)
+    async with item.lifespan(), two.lifespan():
+        assert await begun(item, 1)
         until = time.monotonic() + 1.5
         while time.monotonic() < until:
             assert not await begun(two, 1)
@@ -433,20 +433,20 @@ async def test_slots_that_are_in_use_are_kept(url: str, monkeypatch: pytest.Monk
 async def test_store_is_not_requested_each_call_where_the_limit_is_far(url: str) -> None:
     [meter] = processes(url, 1, 100)
     async with meter.lifespan():
-        asked = 0
+        request = 0
         for _ in range(200):
             waiting = meter.on_component(passage := a_passage())
             if waiting is not None:
-                asked += 1
+                request += 1
                 await waiting
             meter.on_response(passage)
-        assert asked <= 3
+        assert request <= 3
 
 
 async def test_cancelled_call_releases_its_lease(url: str) -> None:
-    one, two = processes(url, 2, 1)
-    async with one.lifespan(), two.lifespan():
-        waiting = one.on_component(a_passage())
+    item, two = processes(url, 2, 1)
+    async with item.lifespan(), two.lifespan():
+        waiting = item.on_component(a_passage())
         assert waiting is not None
         asking = asyncio.ensure_future(waiting)
         await asyncio.sleep(0)
@@ -457,15 +457,15 @@ async def test_cancelled_call_releases_its_lease(url: str) -> None:
 
 
 async def test_server_that_is_started_again_has_no_slots_of_before(url: str) -> None:
-    one, two = processes(url, 2, 4)
-    async with one.lifespan():
-        before = await begun(one, 4)
+    item, two = processes(url, 2, 4)
+    async with item.lifespan():
+        before = await begun(item, 4)
         assert len(before) == 4
     for passage in before:
-        one.on_response(passage)
-    async with two.lifespan(), one.lifespan():
+        item.on_response(passage)
+    async with two.lifespan(), item.lifespan():
         assert len(await begun(two, 4)) == 4
-        assert not await begun(one, 1)
+        assert not await begun(item, 1)
 
 
 async def test_without_its_store_each_process_counts_for_itself(tmp_path: Path) -> None:

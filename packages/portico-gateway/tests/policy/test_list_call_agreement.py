@@ -73,14 +73,14 @@ def answering() -> Server:
 
         return answer
 
-    named = [{"name": one, "inputSchema": {"type": "object"}} for one in NAMES]
+    named = [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]
     return LowLevelServer(
         "outer",
         on_list_tools=lists("tools", *named),
         on_call_tool=gives({"content": []}),
-        on_list_prompts=lists("prompts", *({"name": one} for one in NAMES)),
+        on_list_prompts=lists("prompts", *({"name": name} for name in NAMES)),
         on_get_prompt=gives({"messages": []}),
-        on_list_resources=lists("resources", *({"name": one, "uri": f"notes://{one}"} for one in NAMES)),
+        on_list_resources=lists("resources", *({"name": name, "uri": f"notes://{name}"} for name in NAMES)),
         on_list_resource_templates=lists("resourceTemplates", {"name": "more", "uriTemplate": "more://{id}"}),
         on_read_resource=gives({"contents": []}),
     )
@@ -127,7 +127,7 @@ KINDS = [
 
 async def listed(server: Server, method: str, member: str, key: str, **about: Any) -> set[str]:
     page = await server(Call(method=method, id=1, protocol_version="2026-07-28", **about))
-    return {one[key] for one in msgspec.json.decode(msgspec.json.encode(page))[member]}
+    return {item[key] for item in msgspec.json.decode(msgspec.json.encode(page))[member]}
 
 
 async def can(server: Server, method: str, name: str, **about: Any) -> bool:
@@ -148,10 +148,10 @@ async def test_listed_components_are_exactly_the_callable_ones(build: Any) -> No
     server: Server = build()
     async with Client(server) as client:
         everything = {
-            "tools/list": {one.name for one in await client.list_tools()},
-            "prompts/list": {one.name for one in await client.list_prompts()},
-            "resources/list": {one.uri for one in await client.list_resources()},
-            "resources/templates/list": {one.uri_template for one in await client.list_resource_templates()},
+            "tools/list": {item.name for item in await client.list_tools()},
+            "prompts/list": {item.name for item in await client.list_prompts()},
+            "resources/list": {item.uri for item in await client.list_resources()},
+            "resources/templates/list": {item.uri_template for item in await client.list_resource_templates()},
         }
         assert len(everything["tools/list"]) >= 4
 
@@ -164,7 +164,7 @@ async def test_listed_components_are_exactly_the_callable_ones(build: Any) -> No
                 for name in everything[method]:
                     if "{" not in name:
                         assert await can(server, having, name, **about) is (name in seen), (tables, name)
-                    elif any([await can(server, having, name.replace("{id}", one), **about) for one in ("a", "b")]):
+                    elif any([await can(server, having, name.replace("{id}", item), **about) for item in ("a", "b")]):
                         assert name in seen, (tables, name)
 
         examples: list[Any] = []

@@ -83,10 +83,10 @@ class Issuer:
 
 
 async def test_display_name_includes_the_issuer_if_there_are_several() -> None:
-    one, two = ResourceServer([Issuer(A)]), ResourceServer([Issuer(A), Issuer(B)])
-    shown = RequestCredentials(token=f"alice of {A}")
-    alone = (await one.verify(b"1", shown)).verified.principal
-    among = (await two.verify(b"1", shown)).verified.principal
+    item, two = ResourceServer([Issuer(A)]), ResourceServer([Issuer(A), Issuer(B)])
+    result = RequestCredentials(token=f"alice of {A}")
+    alone = (await item.verify(b"1", result)).verified.principal
+    among = (await two.verify(b"1", result)).verified.principal
     assert (alone.display_name, among.display_name) == ("alice", f"{A}#alice")
     assert alone.identity == among.identity
 
@@ -95,8 +95,8 @@ async def test_login_and_verifier_are_different_issuers() -> None:
     login = RemoteAuthProvider(Issuer(A), [A], "https://desk.example")
     both = Server("desk", auth=MultiAuth(server=login, verifiers=[Issuer(B)])).auth
     assert both is not None
-    found = (await both.verify(b"1", RequestCredentials("bearer", f"alice of {B}"))).verified.principal
-    assert found.qualify_by_issuer and found.display_name == f"{B}#alice"
+    result = (await both.verify(b"1", RequestCredentials("bearer", f"alice of {B}"))).verified.principal
+    assert result.qualify_by_issuer and result.display_name == f"{B}#alice"
     # What the other says may depend on where a request comes from.
     near = JwtVerifier(A)
     joined = Server(
@@ -108,10 +108,10 @@ async def test_login_and_verifier_are_different_issuers() -> None:
 async def test_group_of_a_memory_has_the_one_and_not_the_other(tmp_path: Path) -> None:
     server = Server("desk")
     server.add(Memory(str(tmp_path / "memory.db"), tools="all"))
-    ours, theirs = (Principal("alice", issuer=one, qualify_by_issuer=True) for one in (A, B))
+    ours, theirs = (Principal("alice", issuer=member, qualify_by_issuer=True) for member in (A, B))
     async with Client(server, principal=ours) as our, Client(server, principal=theirs) as their:
         made = await our.call_tool("memory_groups", {"action": "create", "name": "board"})
-        assert [one["member"] for one in made.structured["groups"][0]["members"]] == [f"{A}#alice"]
+        assert [member["member"] for member in made.structured["groups"][0]["members"]] == [f"{A}#alice"]
         more = {"action": "add_member", "name": "board", "member": "eve", "role": "admin"}
         assert (await their.call_tool("memory_groups", more, raise_on_error=False)).is_error
         assert not (await our.call_tool("memory_groups", more)).is_error

@@ -36,15 +36,15 @@ def test_recipe_is_quoted_unchanged(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["github_login", "company_login"])
 def test_login_can_be_put_on_any_server(name: str) -> None:
-    said = tomllib.loads((ROOT / "examples" / f"{name}.toml").read_text(encoding="utf-8"))
+    text = tomllib.loads((ROOT / "examples" / f"{name}.toml").read_text(encoding="utf-8"))
     server = Server("notes")
-    access_settings.apply(server, access_settings.read(said))
+    access_settings.apply(server, access_settings.read(text))
     assert server.auth is not None and server.auth.authorization_servers == ["https://mcp.acme.example"]
     assert ("GET", "/authorize") in {(route.method, route.path) for route in server.custom_routes}
 
 
 def test_accounts_can_be_put_behind_a_gateway() -> None:
     gateway = Gateway.load(ROOT / "examples" / "accounts.toml")
-    assert [one["alias"] for one in gateway.status()] == ["tracker", "search", "crm"]
+    assert [status_item["alias"] for status_item in gateway.status()] == ["tracker", "search", "crm"]
     assert gateway.account_connector is not None
     assert "tracker_connect_account" in gateway.registry.tools

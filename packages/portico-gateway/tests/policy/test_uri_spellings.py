@@ -55,8 +55,8 @@ def node() -> Iterator[Any]:
         def read(uri: str) -> tuple[str, str, str] | None:
             process.stdin.write(json.dumps(uri) + "\n")
             process.stdin.flush()
-            said = json.loads(process.stdout.readline())
-            return None if said is None else tuple(said)
+            data = json.loads(process.stdout.readline())
+            return None if data is None else tuple(data)
 
         yield read
         process.stdin.close()
@@ -64,14 +64,14 @@ def node() -> Iterator[Any]:
 
 def read_by_python(uri: str, decodes: int) -> tuple[str, str, str] | None:
     try:
-        found = urlsplit(uri)
-        host = found.hostname or ""
+        result = urlsplit(uri)
+        host = result.hostname or ""
     except ValueError:
         return None
-    path = found.path
+    path = result.path
     for _ in range(decodes):
         path = unquote(path)
-    return f"{found.scheme}:", host, posixpath.normpath("/" + path.lstrip("/"))
+    return f"{result.scheme}:", host, posixpath.normpath("/" + path.lstrip("/"))
 
 
 def read_by_lenient_targets(uri: str) -> Iterator[tuple[str, str, str]]:
@@ -169,7 +169,7 @@ FAST = settings(deadline=None, max_examples=400, suppress_health_check=[HealthCh
 @given(uri=spellings(FILE_HEADS, ["srv", "secret", "plan"]))
 def test_no_spelling_leads_into_a_denied_folder(node: Any, uri: str) -> None:
     read = [node(uri), *(read_by_python(uri, decodes) for decodes in (0, 1, 2)), *read_by_lenient_targets(uri)]
-    if any(one is not None and one[0] == "file:" and f"{one[2]}/".startswith("/srv/secret/") for one in read):
+    if any(item is not None and item[0] == "file:" and f"{item[2]}/".startswith("/srv/secret/") for item in read):
         assert is_refused(uri, "file:///srv/secret/*", "file:///srv/share/*"), (uri, read)
 
 
@@ -235,8 +235,8 @@ def test_text_of_a_template_is_judged_by_where_it_leads() -> None:
 @given(uri=spellings(WEB_HEADS, ["secret", "plan"]))
 def test_no_spelling_leads_to_a_denied_page(node: Any, uri: str) -> None:
     read = [node(uri), *(read_by_python(uri, decodes) for decodes in (0, 1, 2))]
-    inside = [one for one in read if one is not None and one[:2] == ("https:", "intern.example")]
-    if any(f"{one[2]}/".startswith("/secret/") for one in inside):
+    inside = [item for item in read if item is not None and item[:2] == ("https:", "intern.example")]
+    if any(f"{item[2]}/".startswith("/secret/") for item in inside):
         assert is_refused(uri, "https://intern.example/secret/*", "https://intern.example/share/*"), (uri, read)
 
 
@@ -304,9 +304,9 @@ def test_legitimate_uris_pass(uri: str) -> None:
 def test_uri_that_parsers_disagree_on_is_rejected_with_a_reason(method: str, params: Any, uri: str, word: str) -> None:
     import portico.protocol.skills  # noqa: F401
 
-    said = json.dumps(params).replace('"{}"', json.dumps(uri, ensure_ascii=False))
+    result = json.dumps(params).replace('"{}"', json.dumps(uri, ensure_ascii=False))
     with pytest.raises(InvalidParams) as refused:
-        METHODS[method].decode(Raw(said.encode()))
+        METHODS[method].decode(Raw(result.encode()))
     assert refused.value.code == -32602
     assert word in refused.value.message and method in refused.value.message
 
@@ -421,7 +421,9 @@ async def test_excluded_template_excludes_resources_by_alias(tmp_path: Path) -> 
     command = upstream(tmp_path, "repo://{owner}/{name}", "note://{id}")
     gateway.add_upstream("files", command, exclude=["repo://{owner}/{name}"])
     async with Client(gateway) as client:
-        assert [one.uri_template for one in await client.list_resource_templates()] == ["note://{id}"]
+        assert [resource_template.uri_template for resource_template in await client.list_resource_templates()] == [
+            "note://{id}"
+        ]
         assert await read(client, "note://1") == "READ 1"
         for uri in ("repo://a/b", "repo://files/a/b", "REPO://files/a/b"):
             assert await read(client, uri) == ""
@@ -491,6 +493,8 @@ async def test_mount_with_a_prefix_lists_a_template_that_begins_with_a_variable_
     server = Server("outer")
     server.mount(upstream(tmp_path, "{+all}"), namespace="any")
     async with Client(server) as client:
-        assert [one.uri_template for one in await client.list_resource_templates()] == ["any/{+all}"]
+        assert [resource_template.uri_template for resource_template in await client.list_resource_templates()] == [
+            "any/{+all}"
+        ]
         assert await read(client, "any/file:///x") == "READ /x"
         assert await read(client, "file:///x") == ""

@@ -82,8 +82,8 @@ def test_code_is_written(contracts: Portico, shop: Portico, tmp_path: Path) -> N
     ast.parse(contracts("codegen", shop()).stdout)
     contracts("codegen", shop(), "--language", "typescript", "--output", "odd.ts")
     assert "export class Odd" in (tmp_path / "odd.ts").read_text()
-    said = json.loads(contracts("codegen", shop(), "--format", "jsonl").stdout)
-    assert said["language"] == "python"
+    data = json.loads(contracts("codegen", shop(), "--format", "jsonl").stdout)
+    assert data["language"] == "python"
 
 
 def test_one_tool_can_be_chosen(contracts: Portico) -> None:
@@ -116,7 +116,7 @@ def test_lint_error_has_its_line_in_every_output_format(contracts: Portico, shop
         in plain.stdout
     )
     report = map(json.loads, contracts("lint", "SPEC.md", "--format", "jsonl").stdout.splitlines())
-    [said] = [one for one in report if one["severity"] == "error"]
+    [said] = [item for item in report if item["severity"] == "error"]
     assert (said["file"], said["line"], said["severity"], said["rule"]) == ("SPEC.md", line, "error", "version")
     github = contracts("lint", "SPEC.md", "--format", "github").stdout.splitlines()
     assert github[0].startswith(f"::error file=SPEC.md,line={line},title=specification%3A version::odd.buy: ")
@@ -179,8 +179,8 @@ def test_change_that_the_version_does_not_declare_fails(contracts: Portico, shop
     assert done.returncode == 1
     assert "undeclared: buy: breaking changes demand version 2.0.0; it has 1.1.0" in done.stdout
     assert "Pass `quantity` with every call." in (tmp_path / "MIGRATION.md").read_text()
-    said = json.loads(contracts("diff", old, new, "--format", "jsonl").stdout)
-    assert (said["level"], said["versions"][0]["demanded"]) == ("breaking", "2.0.0")
+    data = json.loads(contracts("diff", old, new, "--format", "jsonl").stdout)
+    assert (data["level"], data["versions"][0]["demanded"]) == ("breaking", "2.0.0")
     github = contracts("diff", old, new, "--format", "github").stdout.splitlines()
     assert github[0].startswith("::error title=contract%3A breaking::buy (input.quantity):")
     assert github[1].startswith("::error title=version::buy:")
@@ -242,8 +242,8 @@ def test_description_that_has_changed_fails_and_is_shown(contracts: Portico, sho
     github = contracts("check", path, "--format", "github").stdout
     assert github.startswith("::error title=contract%3A words::buy (description)")
     assert "was 'Buy something.'; is 'Buy something." in github.splitlines()[0]
-    said = json.loads(contracts("check", path, "--format", "jsonl").stdout)
-    assert (said["level"], said["lock"]) == ("patch", "contracts.lock")
+    data = json.loads(contracts("check", path, "--format", "jsonl").stdout)
+    assert (data["level"], data["lock"]) == ("patch", "contracts.lock")
 
 
 OFFERS = """

@@ -56,8 +56,8 @@ class Turning:
             tools = [{"name": name, "inputSchema": {}, "annotations": one} for name, one in hints.items() if one]
             return Raw(b'{"resultType":"complete","tools":%s}' % json.dumps(tools).encode())
         if call.method == "tools/call":
-            said = getattr(self, call.decode_params().name)()
-            return Raw(b'{"resultType":"complete","content":[],"structuredContent":%s}' % json.dumps(said).encode())
+            response = getattr(self, call.decode_params().name)()
+            return Raw(b'{"resultType":"complete","content":[],"structuredContent":%s}' % json.dumps(response).encode())
         if call.method == "server/discover":
             return Raw(DISCOVERED)
         raise MethodNotFound(call.method)
@@ -94,8 +94,8 @@ async def test_tool_that_begins_to_write_is_queried(place: str, revision: str) -
     server = PLACES[place](turning)
     client = Client(server, protocol_version=revision, elicitation_handler=turning.answer)
     async with asyncio.timeout(TIMEOUT_SECONDS), client:
-        said = await run(client, script(place))
-    assert said.structured["value"] == ["looked", "looked"]
+        result = await run(client, script(place))
+    assert result.structured["value"] == ["looked", "looked"]
     assert turning.calls == ["look", "turn", "look"]
     [asked] = turning.asked
     assert "look() (destructive)" in asked
@@ -105,8 +105,8 @@ async def test_tool_that_begins_to_write_is_queried(place: str, revision: str) -
 async def test_tool_that_begins_to_write_is_rejected_where_scripts_only_read(place: str) -> None:
     turning = Turning()
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(PLACES[place](turning, writes="deny")) as client:
-        said = await run(client, script(place))
-    assert "scripts on this server may only read" in said.text
+        result = await run(client, script(place))
+    assert "scripts on this server may only read" in result.text
     assert turning.calls == ["look", "turn"]
 
 
@@ -118,8 +118,8 @@ async def test_deleted_tool_is_not_called() -> None:
 
     turning.turn = vanish  # type: ignore[method-assign]
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(CodeModeServer(turning)) as client:
-        said = await run(client, script("elsewhere"))
-    assert "Unknown tool: look" in said.text
+        result = await run(client, script("elsewhere"))
+    assert "Unknown tool: look" in result.text
     assert turning.calls == ["look"]
 
 
@@ -130,7 +130,7 @@ async def test_approval_does_not_cover_a_tool_that_became_destructive() -> None:
     turning.server.tool(turning.look)
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(own(turning), elicitation_handler=turning.answer) as client:
         assert (await run(client, script("own"))).structured["value"] == ["looked", "looked"]
-    assert ["destructive" in one for one in turning.asked] == [False, True]
+    assert ["destructive" in item for item in turning.asked] == [False, True]
     assert turning.calls == ["look", "turn", "look"]
 
 
@@ -147,7 +147,7 @@ async def test_current_upstream_annotations_apply() -> None:
 
     @gateway.tool(annotations=READS)
     async def settle() -> None:
-        while (found := gateway.tool_annotations(call, "m_look")) is None or found.read_only_hint:  # noqa: ASYNC110 - a list of another
+        while (result := gateway.tool_annotations(call, "m_look")) is None or result.read_only_hint:  # noqa: ASYNC110 - a list of another
             await asyncio.sleep(0.01)
 
     call = Call(method="tools/list", params=Raw(b"{}"), id=1)

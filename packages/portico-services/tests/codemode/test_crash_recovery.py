@@ -70,12 +70,12 @@ async def test_no_write_is_lost_or_made_twice(
     with pytest.raises(TransportError):
         await call(person, revision, file, data)
     assert 1 <= len(file.read_text().split()) < 10
-    said = await call(person, revision, file, data)
-    assert not said.is_error, said.text
+    response = await call(person, revision, file, data)
+    assert not response.is_error, response.text
     assert file.read_text().split() == [str(n) for n in range(1, 11)]
-    assert said.structured["value"][0] == unknown
-    assert said.structured["resumed"] is True
-    assert said.structured.get("unknown", []) == ["write"] * len(unknown)
+    assert response.structured["value"][0] == unknown
+    assert response.structured["resumed"] is True
+    assert response.structured.get("unknown", []) == ["write"] * len(unknown)
     # Agreed to once: the journal knows.
     assert person.asked == 1
 
@@ -86,8 +86,8 @@ async def test_interrupted_write_has_an_unknown_outcome(tmp_path: Path) -> None:
     file.with_suffix(".fate").write_text("before 5")
     with pytest.raises(TransportError):
         await call(person, "2025-06-18", file, 0)
-    said = await call(person, "2025-06-18", file, 0)
-    assert said.structured["value"][0] == [[5, "OutcomeUnknown"]]
+    response = await call(person, "2025-06-18", file, 0)
+    assert response.structured["value"][0] == [[5, "OutcomeUnknown"]]
     assert file.read_text().split() == [str(n) for n in range(1, 11) if n != 5]
 
 
@@ -100,7 +100,7 @@ async def test_stopped_server_loses_no_more_than_a_killed_one(tmp_path: Path, re
     with pytest.raises(TransportError):
         await call(person, revision, file, 0, code)
     assert file.read_text().split() == ["1"]
-    said = await call(person, revision, file, 0, code)
-    assert said.structured["resumed"] is True
+    response = await call(person, revision, file, 0, code)
+    assert response.structured["resumed"] is True
     assert file.read_text().split() == ["1", "2", "3"]
     assert person.asked == 1

@@ -175,20 +175,20 @@ async def test_script_that_never_ends_is_ended(shop: ToolShop) -> None:
     hasty = ToolShop(timeout=0.3)
     async with hasty.client() as client:
         for what, script in ENDLESS.items():
-            said = await run(client, "import tools\n" + script)
-            assert said.is_error, what
-            assert "did not finish within 0.3 s" in said.text, what
+            result = await run(client, "import tools\n" + script)
+            assert result.is_error, what
+            assert "did not finish within 0.3 s" in result.text, what
 
 
 @pytest.mark.parametrize("what", REFUSED)
 async def test_script_that_does_harm_is_rejected(shop: ToolShop, client: Client, what: str) -> None:
     script, words = REFUSED[what]
-    said = await run(client, HEAD + script)
-    assert said.is_error, said.text
-    wanted = "it sent a message that was not requested" if words == "UNASKED" else words
-    assert wanted.lower() in said.text.lower()
-    assert "/root" not in said.text and "Traceback" not in said.text
-    assert len(said.text.encode()) < 4000
+    result = await run(client, HEAD + script)
+    assert result.is_error, result.text
+    expected = "it sent a message that was not requested" if words == "UNASKED" else words
+    assert expected.lower() in result.text.lower()
+    assert "/root" not in result.text and "Traceback" not in result.text
+    assert len(result.text.encode()) < 4000
     assert shop.orders == []
 
 
@@ -228,9 +228,9 @@ ODD: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("what", ODD)
 async def test_unusual_scripts_return_their_value(client: Client, what: str) -> None:
     script, words = ODD[what]
-    said = await run(client, script if "__future__" in script else HEAD + script)
-    assert not said.is_error, said.text
-    assert words in said.text
+    result = await run(client, script if "__future__" in script else HEAD + script)
+    assert not result.is_error, result.text
+    assert words in result.text
 
 
 # Written to the channel by hand, with the id of the run: the tool must not be called with any of these.
@@ -257,8 +257,8 @@ os.read(3, 10000).decode(errors="replace")
     ],
 )
 async def test_forged_arguments_reach_no_tool(shop: ToolShop, client: Client, arguments: str, words: str) -> None:
-    said = await run(client, FORGED_CALL % arguments)
-    assert words in said.text
+    result = await run(client, FORGED_CALL % arguments)
+    assert words in result.text
     assert shop.most_running == 0
 
 
@@ -273,17 +273,19 @@ async def test_concurrent_calls_are_bounded(shop: ToolShop, client: Client) -> N
 
 async def test_denied_tool_is_rejected_and_a_hidden_one_is_missing(shop: ToolShop, client: Client) -> None:
     shop.orders.append("pen")
-    said = await run(client, HEAD + "try:\n    await tools.cancel('pen')\nexcept ToolError as e:\n    print(e.kind, e)")
+    result = await run(
+        client, HEAD + "try:\n    await tools.cancel('pen')\nexcept ToolError as e:\n    print(e.kind, e)"
+    )
     assert shop.orders == ["pen"]
-    assert "cancel" in said.text
+    assert "cancel" in result.text
 
 
 async def test_write_that_hides_in_a_loop_is_queried(shop: ToolShop, client: Client) -> None:
     """Its name stands nowhere in the script."""
     shop.agrees = False
     code = HEAD + "for name in dir(tools):\n    if name == 'or' + 'der':\n        await getattr(tools, name)('pen')"
-    said = await run(client, code.replace("price, order, refuse", "price, refuse"))
-    assert said.is_error
+    error = await run(client, code.replace("price, order, refuse", "price, refuse"))
+    assert error.is_error
     assert len(shop.asked) == 1
     assert shop.orders == []
 
@@ -299,20 +301,20 @@ async def test_approval_of_one_tool_does_not_cover_another(shop: ToolShop, clien
 
     shop.server.tool(write_off)
     try:
-        said = await run(client, code)
+        result = await run(client, code)
     finally:
         shop.server.remove("write_off")
-    assert not said.is_error, said.text
+    assert not result.is_error, result.text
     assert shop.orders == ["a", "off b"]
     assert len(shop.asked) == 2
     assert "write_off" not in shop.asked[0] and "write_off" in shop.asked[1]
 
 
 async def test_rules_that_ask_apply_within_a_script(shop: ToolShop, client: Client) -> None:
-    said = await run(client, HEAD + "[await price('a'), await price('expensive'), await order('b')]")
-    assert not said.is_error, said.text
-    assert said.structured["value"] == [1, 9, "ordered b"]
-    assert [one.partition("\n")[0] for one in shop.asked] == [
+    result = await run(client, HEAD + "[await price('a'), await price('expensive'), await order('b')]")
+    assert not result.is_error, result.text
+    assert result.structured["value"] == [1, 9, "ordered b"]
+    assert [item.partition("\n")[0] for item in shop.asked] == [
         "Really?",
         "A script is about to call tools that may change data:",
     ]
@@ -333,9 +335,9 @@ async def test_forged_result_is_only_the_scripts_own(client: Client) -> None:
 
 
 async def test_large_result_is_readable_only_by_the_caller(shop: ToolShop, client: Client) -> None:
-    said = await run(client, "print('x' * 5000)\n'y' * 5000")
-    assert len(said.content[0].text) < 2500
-    uri = said.structured["rest"]
+    result = await run(client, "print('x' * 5000)\n'y' * 5000")
+    assert len(result.content[0].text) < 2500
+    uri = result.structured["rest"]
     [whole] = await client.read_resource(uri)
     assert whole.text == "x" * 5000 + "\n\n" + '"' + "y" * 5000 + '"'
     async with Client(shop.server, principal=Principal("eve")) as eve:
@@ -348,8 +350,8 @@ async def test_exceptions_have_the_tools_words(client: Client) -> None:
         "try:\n    await refuse('pen')\nexcept ToolError as e:\n"
         "    found = [str(e), e.kind, e.details, e.retryable, e.tool]\nfound"
     )
-    said = await run(client, code)
-    assert said.structured["value"] == ["there is no pen", "SoldOut", {"item": "pen"}, True, "refuse"]
+    result = await run(client, code)
+    assert result.structured["value"] == ["there is no pen", "SoldOut", {"item": "pen"}, True, "refuse"]
 
 
 async def test_journal_is_bound_to_principal_and_script(shop: ToolShop) -> None:
@@ -359,8 +361,8 @@ async def test_journal_is_bound_to_principal_and_script(shop: ToolShop) -> None:
         params = {"name": "run", "arguments": {"code": HEAD + code}, **more}
         asking = ClientCapabilities(elicitation={"form": {}})
         sender = {"principal": Principal(name), "capabilities": asking, "protocol_version": FIRST_MODERN_VERSION}
-        asked = Call(method="tools/call", id=1, params=Raw(json.dumps(params).encode()), **sender)
-        return json.loads(await dispatch_in_process(asked, shop.server))
+        result = Call(method="tools/call", id=1, params=Raw(json.dumps(params).encode()), **sender)
+        return json.loads(await dispatch_in_process(result, shop.server))
 
     code = "await order('pen')"
     first = (await call("ann", code))["result"]
@@ -405,7 +407,7 @@ async def hostile_server(call: Call) -> Any:
     """A Handler whose tools have the names of other things, and whose results are not meant to be read."""
     if call.method == "tools/list":
         schema = {"type": "object", "properties": {"self": {}, "tool": {}}}
-        listed = [{"name": one, "inputSchema": schema, "annotations": READS} for one in (*RESULTS, *NAMES)]
+        listed = [{"name": item, "inputSchema": schema, "annotations": READS} for item in (*RESULTS, *NAMES)]
         return Raw(json.dumps({"tools": listed}).encode())
     params = json.loads(bytes(call.params))
     result = RESULTS.get(params["name"]) or json.dumps([params["name"], params["arguments"]]).encode()
@@ -430,8 +432,8 @@ return [found, named, isinstance(ToolError, type), (await tools.data())[1]]
     async with face.own_tools.lifespan():
         said = await face(Call(method="tools/call", id=1, params=params, protocol_version=FIRST_MODERN_VERSION))
     assert not said.is_error, said.content
-    found, named, is_class, arguments = json.loads(bytes(said.structured_content))["value"]
-    assert found == {
+    result, named, is_class, arguments = json.loads(bytes(said.structured_content))["value"]
+    assert result == {
         "bottomless": "InvalidResult",
         "too_deep": "InvalidResult",
         "deep": "list",
@@ -451,10 +453,10 @@ async def test_data_and_arguments_are_as_deep_as_every_python_reads(levels: int,
 
     @server.tool(annotations=READS)
     async def levels_of(value: Any) -> int:
-        found = 0
+        result = 0
         while isinstance(value, list):
-            found, value = found + 1, value[0] if value else None
-        return found
+            result, value = result + 1, value[0] if value else None
+        return result
 
     server.add(CodeMode())
     code = "from tools import levels_of\nreturn await levels_of(data[0])"
@@ -477,10 +479,10 @@ async def test_tool_that_changed_during_the_confirmation_is_confirmed_again(shop
     async def call(**more: Any) -> Any:
         params = {"name": "run", "arguments": {"code": "from tools import swap\nawait swap('pen')"}, **more}
         asking = ClientCapabilities(elicitation={"form": {}})
-        asked = Call(method="tools/call", id=1, params=Raw(json.dumps(params).encode()), capabilities=asking)
+        result = Call(method="tools/call", id=1, params=Raw(json.dumps(params).encode()), capabilities=asking)
         return json.loads(
             await dispatch_in_process(
-                msgspec.structs.replace(asked, protocol_version=FIRST_MODERN_VERSION), shop.server
+                msgspec.structs.replace(result, protocol_version=FIRST_MODERN_VERSION), shop.server
             )
         )["result"]
 
@@ -509,7 +511,7 @@ async def test_tool_that_changed_during_the_confirmation_is_confirmed_again(shop
     "name", ["../x", "run://output/x", "X", "a-b", "a" * 64, "", "run", "price", "ａ", "a\n", "a.b"]
 )
 async def test_saved_script_has_a_plain_name(client: Client, name: str) -> None:
-    said = await run(client, "1", save=name)
-    assert said.is_error and "is not a valid name" in said.text
+    result = await run(client, "1", save=name)
+    assert result.is_error and "is not a valid name" in result.text
     found = await client.call_tool("run_saved", {"name": name}, raise_on_error=False)
     assert found.is_error

@@ -64,8 +64,8 @@ class Bakery:
         async def decorate(ctx: Context) -> str:
             """Ask for a colour."""
             self.begun.append("decorate")
-            said = await ctx.elicit("Which colour?", str)
-            return f"in {said.data}"
+            result = await ctx.elicit("Which colour?", str)
+            return f"in {result.data}"
 
         @server.tool(task=ONLY_TASK, annotations=READS)
         async def burn() -> str:
@@ -94,13 +94,13 @@ async def test_task_only_tool_is_awaited_with_progress(bakery: Bakery, revision:
     bakery.server.add(CodeMode(writes="allow"))
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(bakery.server, protocol_version=revision) as client:
         code = "from tools import bake\nawait asyncio.gather(bake('pie'), bake('tart'))"
-        said = await client.call_tool(
+        result = await client.call_tool(
             "run", {"code": code}, progress_handler=lambda _far, _of, words: heard.append(words or "")
         )
-    assert '["baked pie","baked tart"]' in said.text
+    assert '["baked pie","baked tart"]' in result.text
     assert sorted(bakery.begun) == ["pie", "tart"]
     # The oldest revision has numbers alone.
-    assert any("bake: 1 of 2: kneading" in one for one in heard) or (heard and revision == "2024-11-05"), heard
+    assert any("bake: 1 of 2: kneading" in item for item in heard) or (heard and revision == "2024-11-05"), heard
 
 
 @pytest.mark.parametrize("revision", REVISIONS[1:])
@@ -112,8 +112,8 @@ async def test_elicitation_of_a_task_reaches_the_client(bakery: Bakery, revision
         asyncio.timeout(TIMEOUT_SECONDS),
         Client(face, protocol_version=revision, elicitation_handler=bakery.answer) as client,
     ):
-        said = await run(client, code)
-    colour, failure = said.structured["value"]
+        result = await run(client, code)
+    colour, failure = result.structured["value"]
     assert colour == "in red"
     assert "Internal error" in failure and "smoke" not in failure
     assert bakery.begun == ["decorate"]
@@ -128,8 +128,8 @@ async def test_paused_run_takes_up_the_same_task(bakery: Bakery) -> None:
     rules = {"rule": [{"tool": "*"}], "require": [{"tool": "bakery.sell", "confirm": "Sell?"}]}
     access_settings.apply(bakery.server, access_settings.read(rules))
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(bakery.server, elicitation_handler=bakery.answer) as client:
-        said = await run(client, code)
-    assert said.structured["value"] == ["sold pie", "in red"]
+        result = await run(client, code)
+    assert result.structured["value"] == ["sold pie", "in red"]
     assert bakery.begun == ["decorate"]
     assert sorted(bakery.asked) == ["A script is about to call tools that may change data:", "Sell?", "Which colour?"]
 
@@ -170,8 +170,8 @@ async def test_write_in_the_middle_is_waited_for_before_the_run_becomes_a_task(
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(bakery.server) as client:
         task = await client.start_task("run", {"code": "from tools import deliver\nreturn await deliver()"})
         assert begun.is_set() and task.id
-        said = (await task.result()).structured
-    assert (said["value"], said.get("unknown")) == ("delivered", None)
+        message = (await task.result()).structured
+    assert (message["value"], message.get("unknown")) == ("delivered", None)
     assert bakery.begun == ["deliver"]
 
 
@@ -202,8 +202,8 @@ async def test_through_a_gateway(below: Any) -> None:
         for revision in REVISIONS[1:]:
             client = Client(gateway, protocol_version=revision, elicitation_handler=answer)
             async with asyncio.timeout(TIMEOUT_SECONDS), client:
-                said = await run(client, "from tools import b\nreturn [await b.must('it'), await b.greet()]")
-            assert said.text == '["did it","Hello, Ada!"]', revision
+                result = await run(client, "from tools import b\nreturn [await b.must('it'), await b.greet()]")
+            assert result.text == '["did it","Hello, Ada!"]', revision
 
 
 @pytest.mark.parametrize("fate", ["known", "stop"])
@@ -221,8 +221,8 @@ async def test_run_that_was_killed_or_stopped_takes_up_the_same_task(tmp_path: P
 
     with pytest.raises(TransportError):
         await once()
-    said = await once()
-    assert (said.structured["value"], said.structured["resumed"]) == ("posted 7", True)
+    result = await once()
+    assert (result.structured["value"], result.structured["resumed"]) == ("posted 7", True)
     assert file.read_text().split() == ["7"]
 
 
@@ -235,14 +235,14 @@ async def test_of_a_mounted_server(bakery: Bakery, revision: str, prefix: str | 
     county.mount(village)
     face = CodeModeServer(county)
     names = "bake", "decorate", "watch", "until_begun"
-    listed = [one if prefix is None else f"{prefix}_{one}" for one in names]
+    listed = [name if prefix is None else f"{prefix}_{name}" for name in names]
     get = "import tools\nbake, decorate, watch, until_begun = [getattr(tools, one.replace('.', '_')) for one in data]\n"
     async with (
         asyncio.timeout(TIMEOUT_SECONDS),
         Client(face, protocol_version=revision, elicitation_handler=bakery.answer) as client,
     ):
-        said = await run(client, f"{get}return [await bake('pie'), await decorate()]", data=listed)
-        assert said.structured["value"] == ["baked pie", "in red"]
+        result = await run(client, f"{get}return [await bake('pie'), await decorate()]", data=listed)
+        assert result.structured["value"] == ["baked pie", "in red"]
         await run(client, f"{get}asyncio.create_task(watch())\nawait until_begun()", data=listed)
         await bakery.cancelled.get()
     assert bakery.begun == ["pie", "decorate", "watch"]

@@ -24,8 +24,8 @@ async def test_journal_returns_its_recorded_entries(store: RunStore) -> None:
     assert await again.load()
     await again.pause()
     assert (again.seed, again.begun_at, again.approved) == (journal.seed, journal.begun_at, {"write"})
-    assert [(one.n, one.place) for one in again.entries.values()] == [(1, 1), (2, None), (3, 2)]
-    assert [one.outcome for one in again.sequences] == ['{"value":"\\u0000 \\ud83d\\ude00"}', '{"value":null}']
+    assert [(item.n, item.place) for item in again.entries.values()] == [(1, 1), (2, None), (3, 2)]
+    assert [item.outcome for item in again.sequences] == ['{"value":"\\u0000 \\ud83d\\ude00"}', '{"value":null}']
     again.discard(2)
     await again.save("paused")
     await again.pause()
@@ -58,9 +58,9 @@ async def test_only_a_dead_process_leaves_its_run_behind(store: RunStore, monkey
     assert await RunJournal.find_unfinished(store, "ann", "script") is None
     monkeypatch.setattr(process_lease, "is_alive", lambda holder, until: False)
     assert await RunJournal.find_unfinished(store, "eve", "script") is None
-    found = await RunJournal.find_unfinished(store, "ann", "script")
-    assert found is not None and found.id == journal.id and found.is_resumed
-    await found.pause()
+    match = await RunJournal.find_unfinished(store, "ann", "script")
+    assert match is not None and match.id == journal.id and match.is_resumed
+    await match.pause()
 
 
 def test_process_is_identified_by_its_start_time() -> None:
@@ -78,7 +78,7 @@ async def test_outputs_and_scripts_are_their_owners_alone(store: RunStore) -> No
     scripts = SavedScriptStore(store)
     await scripts.save("ann", SavedScript("report", "One.", "1", {"look": "x"}, 0.0))
     await scripts.save("ann", SavedScript("report", "Two.", "2", {}, 0.0))
-    assert [(one.name, one.code) for one in await scripts.list("ann")] == [("report", "2")]
+    assert [(item.name, item.code) for item in await scripts.list("ann")] == [("report", "2")]
     assert await scripts.list("eve") == []
     assert not await scripts.delete("eve", "report")
     assert await scripts.delete("ann", "report")
@@ -119,7 +119,7 @@ async def test_saved_script_that_was_changed_in_the_store_is_not_run(store: RunS
     for owner, name in (("ann", "changed"), ("eve", "moved")):
         with pytest.raises(ToolError, match="Unknown saved script"):
             await scripts.find(owner, name)
-    assert [one.name for one in await scripts.list("ann")] == ["kept"]
+    assert [item.name for item in await scripts.list("ann")] == ["kept"]
     assert await scripts.list("eve") == []
 
 

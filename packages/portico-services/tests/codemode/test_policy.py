@@ -65,7 +65,7 @@ class Noting:
 
 
 async def names(client: Client) -> list[str]:
-    return [one.name for one in await client.list_tools(refresh=True)]
+    return [tool.name for tool in await client.list_tools(refresh=True)]
 
 
 @jail_only
@@ -114,7 +114,7 @@ class Naming(Middleware):
 
     async def on_list_tools(self, context: Any, call_next: Any) -> Any:
         listed = await call_next(context)
-        return msgspec.structs.replace(listed, tools=[one for one in listed.tools if one.name != "secret"])
+        return msgspec.structs.replace(listed, tools=[tool for tool in listed.tools if tool.name != "secret"])
 
 
 @jail_only
@@ -202,10 +202,10 @@ async def test_confirmation_rule_elicits_before_the_script_runs(server: Server, 
 
     said = {"rule": [{"tool": "*"}], "require": [{"tool": "code.run", "confirm": "Run this?"}]}
     access_settings.apply(server, access_settings.read(said))
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def answer(message: Any, *_: Any, **__: Any) -> Any:
-        asked.append(getattr(message, "message", str(message)))
+        requests.append(getattr(message, "message", str(message)))
         return {}
 
     async with Client(
@@ -213,7 +213,7 @@ async def test_confirmation_rule_elicits_before_the_script_runs(server: Server, 
     ) as client:
         done = await run(client, "from tools import order\nawait order('pen')")
     assert done.structured["value"] == "ordered pen"
-    assert [one.partition("\n")[0] for one in asked] == [
+    assert [one.partition("\n")[0] for one in requests] == [
         "Run this?",
         "A script is about to call tools that may change data:",
     ]
@@ -249,13 +249,13 @@ async def test_later_tool_keeps_its_listed_name(server: Server) -> None:
 @jail_only
 async def test_saving_a_script_publishes_list_changed(server: Server) -> None:
     face = CodeModeServer(server)
-    told: list[str] = []
+    notifications: list[str] = []
     publish = server.subscriptions.publish
-    server.subscriptions.publish = lambda method, *more: (told.append(method), publish(method, *more))[1]  # type: ignore
+    server.subscriptions.publish = lambda method, *more: (notifications.append(method), publish(method, *more))[1]  # type: ignore
     async with Client(face, principal=ANN) as ann:
-        told.clear()
+        notifications.clear()
         await run(ann, "1", save="one")
-    assert "notifications/tools/list_changed" in told
+    assert "notifications/tools/list_changed" in notifications
 
 
 @jail_only
@@ -300,8 +300,8 @@ def test_stub_is_python_and_nothing_but_a_stub(said: dict[str, Any]) -> None:
     tool = ScriptTool(name="evil", annotations=ToolAnnotations(read_only_hint=True), **said)
     table = ToolCatalog([tool], lambda name: ("", name), "")
     assert bytes(table.to_json)
-    for one in ast.parse(stubs.render_stubs([tool])).body:
-        assert isinstance(one, ast.AsyncFunctionDef | ast.ClassDef | ast.Assign), ast.dump(one)
+    for item in ast.parse(stubs.render_stubs([tool])).body:
+        assert isinstance(item, ast.AsyncFunctionDef | ast.ClassDef | ast.Assign), ast.dump(item)
 
 
 DEEP: dict[str, Any] = {"type": "object"}
@@ -344,8 +344,8 @@ async def test_process_without_cached_list_answers_equally() -> None:
         server.tool(name=f"tool_{n}", annotations=READS)(lambda: "answer")
     async with server.lifespan():
         params = Raw(b'{"name":"call_tool","arguments":{"name":"tool_7"}}')
-        said = await AutoToolSearch(ToolSearchServer(server))(Call(method="tools/call", id=1, params=params))
-        assert "answer" in str(said)
+        result = await AutoToolSearch(ToolSearchServer(server))(Call(method="tools/call", id=1, params=params))
+        assert "answer" in str(result)
     few = Server("few", version="1")
     async with Client(AutoToolSearch(ToolSearchServer(few))) as client:
         with pytest.raises(Exception, match="find_tools"):
@@ -380,8 +380,8 @@ async def test_cache_reset_during_a_search_does_not_reveal_hidden_tools(
         face.visible_tools._forget()
         await face.visible_tools.view(Call(method="tools/list", id=1, principal=ANN))
         release.set()
-        told = (await asking).text
-    assert "dig_19" in told and "dig_0" not in told
+        text = (await asking).text
+    assert "dig_19" in text and "dig_0" not in text
 
 
 async def test_error_of_a_search_is_a_sentence() -> None:
@@ -435,9 +435,9 @@ def gateway(server: Server) -> Gateway:
         """Remove everything."""
         return "gone"
 
-    found = Gateway({"shop": server, "other": other}, name="acme", max_result_tokens=0)
-    found.add_view("ops", upstreams=["shop"])
-    return found
+    result = Gateway({"shop": server, "other": other}, name="acme", max_result_tokens=0)
+    result.add_view("ops", upstreams=["shop"])
+    return result
 
 
 @jail_only
@@ -455,8 +455,8 @@ async def test_code_mode_over_a_view_finds_and_runs_only_its_tools(gateway: Gate
     search, code = (gateway.endpoints[f"/mcp/ops/{name}"] for name in ("search", "code"))
     async with gateway.lifespan():
         async with Client(search, principal=ANN, protocol_version=revision) as ann:
-            found = (await ann.call_tool("find_tools", {"queries": ["remove everything", "what it costs"]})).text
-            assert "shop_price(" in found and "wipe" not in found and "secret" not in found
+            result = (await ann.call_tool("find_tools", {"queries": ["remove everything", "what it costs"]})).text
+            assert "shop_price(" in result and "wipe" not in result and "secret" not in result
             with pytest.raises(ToolError, match="Unknown tool 'other_wipe'"):
                 await ann.call_tool("call_tool", {"name": "other_wipe", "arguments": {}})
         async with Client(code, principal=ANN, protocol_version=revision) as ann:
@@ -474,20 +474,20 @@ async def test_run_cannot_be_resumed_in_another_view(gateway: Gateway, tmp_path:
     gateway.add_view("rest", upstreams=["other"])
     store = str(tmp_path / "runs.db")
     rest, ops = (CodeModeServer(gateway.views[name], store=store) for name in ("rest", "ops"))
-    given = {"name": "run", "arguments": {"code": "from tools import other_wipe\nawait other_wipe()"}}
+    values = {"name": "run", "arguments": {"code": "from tools import other_wipe\nawait other_wipe()"}}
 
     async def ask(face: CodeModeServer, **more: Any) -> Any:
-        params = Raw(msgspec.json.encode({**given, **more}))
+        params = Raw(msgspec.json.encode({**values, **more}))
         return await face(Call(method="tools/call", id=1, params=params, principal=ANN, capabilities=ELICITS))
 
     async with gateway.lifespan(), rest.own_tools.lifespan(), ops.own_tools.lifespan():
-        asked = await ask(rest)
-        answers = {key: {"action": "accept", "content": {}} for key in asked.input_requests}
-        carried = {"inputResponses": answers, "requestState": asked.request_state}
+        response = await ask(rest)
+        answers = {key: {"action": "accept", "content": {}} for key in response.input_requests}
+        carried = {"inputResponses": answers, "requestState": response.request_state}
         with pytest.raises(ToolError, match="journal has expired"):
             await ask(ops, **carried)
-        asked = await ask(rest)
-        carried["requestState"] = asked.request_state
+        response = await ask(rest)
+        carried["requestState"] = response.request_state
         done = await ask(rest, **carried)
         assert msgspec.json.decode(done.structured_content)["value"] == "gone"
 
@@ -511,6 +511,6 @@ async def test_interrupted_run_is_resumed_only_for_an_identified_caller(
     face = CodeModeServer(server, store=store.url)
     params = Raw(msgspec.json.encode({"name": "run", "arguments": {"code": CODE}}))
     async with server.lifespan(), face.own_tools.lifespan():
-        said = await face(Call(method="tools/call", id=1, params=params, **about))
-    found = msgspec.json.decode(said.structured_content)
-    assert (found["value"], found.get("resumed")) == ((3, None) if owner == ANONYMOUS_OWNER else ("of another", True))
+        result = await face(Call(method="tools/call", id=1, params=params, **about))
+    data = msgspec.json.decode(result.structured_content)
+    assert (data["value"], data.get("resumed")) == ((3, None) if owner == ANONYMOUS_OWNER else ("of another", True))

@@ -42,18 +42,18 @@ async def client(shop: ToolShop) -> AsyncIterator[Client]:
 async def test_script_calls_tools_side_by_side(shop: ToolShop, revision: str) -> None:
     code = "from tools import price\nfound = await asyncio.gather(*[price(i) for i in data])\nprint('done')\nsum(found)"
     async with shop.client(revision) as client:
-        said = await run(client, code, data=["a", "bb", "ccc"])
-    assert [one.text for one in said.content] == ["done\n", "6"]
+        result = await run(client, code, data=["a", "bb", "ccc"])
+    assert [item.text for item in result.content] == ["done\n", "6"]
     if revision >= "2025-06-18":
-        assert said.structured == {"calls": 3, "value": 6, "output": "done\n"}
+        assert result.structured == {"calls": 3, "value": 6, "output": "done\n"}
 
 
 @pytest.mark.parametrize("revision", REVISIONS[2:])
 async def test_first_write_requires_one_confirmation(shop: ToolShop, revision: str) -> None:
     code = "from tools import order, price\nawait price('a')\nreturn [await order(one) for one in ('pen', 'ink')]"
     async with shop.client(revision) as client:
-        said = await run(client, code)
-    assert said.structured["value"] == ["ordered pen", "ordered ink"]
+        result = await run(client, code)
+    assert result.structured["value"] == ["ordered pen", "ordered ink"]
     assert shop.orders == ["pen", "ink"]
     assert len(shop.asked) == 1
     assert 'order(item="pen")' in shop.asked[0]
@@ -62,9 +62,9 @@ async def test_first_write_requires_one_confirmation(shop: ToolShop, revision: s
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_writes_are_rejected_without_elicitation(shop: ToolShop, revision: str) -> None:
     async with shop.client(revision, asks=False) as client:
-        said = await run(client, "from tools import order\nawait order('pen')")
-    assert said.is_error
-    assert "support elicitation" in said.text
+        result = await run(client, "from tools import order\nawait order('pen')")
+    assert result.is_error
+    assert "support elicitation" in result.text
     assert shop.orders == []
 
 
@@ -97,15 +97,15 @@ async def test_time_and_chance_are_the_same_when_a_run_continues(shop: ToolShop,
         "await asyncio.sleep(0.001)\nawait order(json.dumps(found))\nreturn json.dumps(found)"
     )
     async with shop.client(revision) as client:
-        said = await run(client, code)
-    assert shop.orders == [said.structured["value"]]
+        result = await run(client, code)
+    assert shop.orders == [result.structured["value"]]
 
 
 async def test_script_that_diverges_on_resume_is_stopped(shop: ToolShop, client: Client) -> None:
     code = "import os\nfrom tools import price, order\nawait price('x' * os.getpid())\nawait order('pen')"
-    said = await run(client, code)
-    assert said.is_error
-    assert "did not repeat the recorded calls" in said.text
+    result = await run(client, code)
+    assert result.is_error
+    assert "did not repeat the recorded calls" in result.text
     assert shop.orders == []
 
 
@@ -124,8 +124,8 @@ async def test_common_script_styles_run(client: Client) -> None:
 async def test_unawaited_writes_finish_before_the_response(shop: ToolShop, client: Client) -> None:
     """A write that was begun is made, whether or not the script waited for it."""
     code = "from tools import order\nasyncio.create_task(order('pen'))\nawait asyncio.sleep(0)\nawait order('ink')"
-    said = await run(client, code)
-    assert not said.is_error, said.text
+    result = await run(client, code)
+    assert not result.is_error, result.text
     assert sorted(shop.orders) == ["ink", "pen"]
 
 
@@ -140,8 +140,8 @@ async def test_unanswered_run_ends_with_its_sandbox(shop: ToolShop, monkeypatch:
         asyncio.timeout(30),
         Client(shop.server, protocol_version="2025-11-25", elicitation_handler=never) as client,
     ):
-        said = await run(client, code)
-    assert said.is_error and "user did not answer within 0.3 s" in said.content[0].text
+        result = await run(client, code)
+    assert result.is_error and "user did not answer within 0.3 s" in result.content[0].text
     assert shop.orders == [] and shop.code._places._held == {}
 
 
@@ -157,7 +157,9 @@ async def test_runs_of_one_caller_wait_for_each_other(shop: ToolShop) -> None:
     watching = asyncio.create_task(watch())
     async with shop.client() as client:
         count = service.MAX_RUNS_PER_CALLER + 2
-        said = await asyncio.gather(*[run(client, "from tools import price\nawait price('ab')") for _ in range(count)])
+        result = await asyncio.gather(
+            *[run(client, "from tools import price\nawait price('ab')") for _ in range(count)]
+        )
     watching.cancel()
-    assert [one.structured["value"] for one in said] == [2] * count
+    assert [item.structured["value"] for item in result] == [2] * count
     assert most == service.MAX_RUNS_PER_CALLER

@@ -31,7 +31,7 @@ async def paused(store: RunStore, owner: str, size: int = 0) -> RunJournal:
 
 async def kept(store: RunStore, journals: list[RunJournal]) -> list[bool]:
     rows = await store.read(lambda tx: tx.fetch_all(str, "select id from portico_run"))
-    return [one.id in rows for one in journals]
+    return [journal.id in rows for journal in journals]
 
 
 async def test_newest_paused_runs_of_a_caller_are_retained(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,8 +47,8 @@ async def test_newest_paused_runs_of_a_caller_are_retained(store: RunStore, monk
 
 async def test_newest_paused_runs_in_total_are_retained(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals, "MAX_TOTAL_BYTES", 3 * MIB)
-    found = [await paused(store, f"caller {n}") for n in range(5)]
-    assert await kept(store, found) == [False, False, True, True, True]
+    results = [await paused(store, f"caller {n}") for n in range(5)]
+    assert await kept(store, results) == [False, False, True, True, True]
 
 
 async def test_running_journals_do_not_count_towards_the_quota(
@@ -92,13 +92,13 @@ async def test_resuming_an_evicted_run_reports_that_it_expired(
         return await shop.server(call)
 
     async with asyncio.timeout(TIMEOUT_SECONDS), shop.server.lifespan():
-        asked = [await ask(n) for n in range(3)]
+        requests = [await ask(n) for n in range(3)]
         carried = [
             {
-                "inputResponses": {key: {"action": "accept", "content": {}} for key in one.input_requests},
-                "requestState": one.request_state,
+                "inputResponses": {key: {"action": "accept", "content": {}} for key in item.input_requests},
+                "requestState": item.request_state,
             }
-            for one in asked
+            for item in requests
         ]
         with pytest.raises(ToolError, match=r"journal has expired.* newer runs"):
             await ask(0, **carried[0])
@@ -119,5 +119,5 @@ async def test_concurrent_results_do_not_exceed_the_journal_limit(monkeypatch: p
     code = "from tools import long\nsaid = await asyncio.gather(*[long() for _ in range(9)], return_exceptions=True)\n"
     code += "await asyncio.sleep(0)\nreturn [len(one) if isinstance(one, str) else one.kind for one in said]"
     async with shop.client() as client:
-        said = await run(client, code)
-    assert said.structured["value"] == [30_000] * 3 + ["TooLarge"] * 6
+        result = await run(client, code)
+    assert result.structured["value"] == [30_000] * 3 + ["TooLarge"] * 6

@@ -46,9 +46,9 @@ def client_of(shop: Any, name: str = "", revision: str = "2026-07-28") -> Client
 
 async def test_code_mode_lists_three_tools(shop: ToolShop) -> None:
     async with client_of(shop) as client:
-        assert [one.name for one in await client.list_tools()] == ["find_tools", "run", "describe_tools"]
-        found = await client.call_tool("find_tools", {"queries": "what something costs"})
-        assert "price(item: str) -> int" in found.text
+        assert [tool.name for tool in await client.list_tools()] == ["find_tools", "run", "describe_tools"]
+        result = await client.call_tool("find_tools", {"queries": "what something costs"})
+        assert "price(item: str) -> int" in result.text
         assert (await run(client, "from tools import price\nawait price('abc')")).structured["value"] == 3
 
 
@@ -70,19 +70,19 @@ async def test_names_that_python_can_write() -> None:
         "memory": ["memory_capture", "capture"],
         "my_server": ["get_user_name"],
     }
-    assert [one.name for one in table.tools_used_in("from tools import memory\nawait memory.capture('x')")] == [
+    assert [item.name for item in table.tools_used_in("from tools import memory\nawait memory.capture('x')")] == [
         "memory_capture"
     ]
 
 
 async def test_tools_are_described_as_python(shop: ToolShop) -> None:
     async with client_of(shop) as client:
-        said = (await client.call_tool("describe_tools", {"tools": ["store.find_line", "order"]})).text
-    assert 'async def store.find_line(color: Literal["red", "blue"], size: int = ...) -> FindLineResult:' in said
+        result = (await client.call_tool("describe_tools", {"tools": ["store.find_line", "order"]})).text
+    assert 'async def store.find_line(color: Literal["red", "blue"], size: int = ...) -> FindLineResult:' in result
     # What contains itself keeps its name.
-    assert "parts: NotRequired[list[FindLine" in said
-    assert "[may change data]" in said
-    ast.parse(said.replace("def store.", "def store_"))
+    assert "parts: NotRequired[list[FindLine" in result
+    assert "[may change data]" in result
+    ast.parse(result.replace("def store.", "def store_"))
     async with client_of(shop) as client:
         with pytest.raises(Exception, match="did you mean 'price'"):
             await client.call_tool("describe_tools", {"tools": ["prise"]})
@@ -90,15 +90,15 @@ async def test_tools_are_described_as_python(shop: ToolShop) -> None:
 
 async def test_saved_script_is_listed_and_callable_only_for_its_owner(shop: ToolShop) -> None:
     async with client_of(shop, "ann") as ann, client_of(shop, "eve") as eve:
-        said = await run(
+        result = await run(
             ann, "# All prices.\nfrom tools import price\n[await price(i) for i in data or []]", save="prices"
         )
-        assert not said.is_error, said.text
-        saved = {one.name: one for one in await ann.list_tools(refresh=True)}["prices"]
+        assert not result.is_error, result.text
+        saved = {tool.name: tool for tool in await ann.list_tools(refresh=True)}["prices"]
         assert saved.description == "All prices. (a saved script)"
         assert saved.annotations.read_only_hint is True
         assert (await ann.call_tool("prices", {"data": ["a", "bb"]})).structured["value"] == [1, 2]
-        assert "prices" not in [one.name for one in await eve.list_tools(refresh=True)]
+        assert "prices" not in [tool.name for tool in await eve.list_tools(refresh=True)]
         with pytest.raises(Exception, match="prices"):
             await eve.call_tool("prices", {})
 
@@ -107,10 +107,10 @@ async def test_saved_script_is_listed_and_callable_only_for_its_owner(shop: Tool
 async def test_saved_scripts_are_listed_at_every_revision(shop: ToolShop, revision: str) -> None:
     async with client_of(shop, "bob", revision) as bob:
         await run(bob, "'hello'", save="greet")
-        assert "greet" in [one.name for one in await bob.list_tools(refresh=True)]
+        assert "greet" in [tool.name for tool in await bob.list_tools(refresh=True)]
         assert '"hello"' in (await bob.call_tool("greet", {})).text
         await bob.call_tool("forget_saved", {"name": "greet"})
-        assert "greet" not in [one.name for one in await bob.list_tools(refresh=True)]
+        assert "greet" not in [tool.name for tool in await bob.list_tools(refresh=True)]
 
 
 async def test_script_whose_tool_has_changed_is_not_run(shop: ToolShop) -> None:
@@ -127,19 +127,19 @@ async def test_script_whose_tool_has_changed_is_not_run(shop: ToolShop) -> None:
         await run(ann, "from tools import weigh\nawait weigh('a')", save="weights")
         shop.server.remove("weigh")
         shop.server.tool("weigh", annotations=READS)(weigh_again)
-        assert "weights" not in [one.name for one in await ann.list_tools(refresh=True)]
-        said = await ann.call_tool("weights", {}, raise_on_error=False)
+        assert "weights" not in [tool.name for tool in await ann.list_tools(refresh=True)]
+        result = await ann.call_tool("weights", {}, raise_on_error=False)
     shop.server.remove("weigh")
-    assert said.is_error
-    assert "from tools import weigh" in said.text
+    assert result.is_error
+    assert "from tools import weigh" in result.text
 
 
 @pytest.mark.parametrize("name", ["order", "run", "Big", "a b", "../x", ""])
 async def test_names_that_cannot_be_saved(shop: ToolShop, name: str) -> None:
     async with client_of(shop, "ann") as ann:
-        said = await run(ann, "1", save=name)
-    assert said.is_error
-    assert "is not a valid name" in said.text
+        result = await run(ann, "1", save=name)
+    assert result.is_error
+    assert "is not a valid name" in result.text
 
 
 @pytest.mark.parametrize("revision", ["2024-11-05", "2026-07-28"])
@@ -164,12 +164,12 @@ async def test_code_mode_server_wraps_a_server_without_the_service(revision: str
     face = CodeModeServer(server, max_output_bytes=100)
     asking = Client(face, protocol_version=revision, elicitation_handler=agree)
     async with server.lifespan(), face.own_tools.lifespan(), asking as client:
-        assert [one.name for one in await client.list_tools()] == ["find_tools", "run", "describe_tools"]
-        said = await run(client, "from tools import double\nprint('x' * 200)\nawait double(21)")
+        assert [tool.name for tool in await client.list_tools()] == ["find_tools", "run", "describe_tools"]
+        result = await run(client, "from tools import double\nprint('x' * 200)\nawait double(21)")
         if revision >= "2025-06-18":
-            assert said.content[1].uri == said.structured["rest"]
-            [whole] = await client.read_resource(said.structured["rest"])
+            assert result.content[1].uri == result.structured["rest"]
+            [whole] = await client.read_resource(result.structured["rest"])
             assert whole.text.endswith("42")
-        said = await run(client, "from tools import note\nawait note(1)")
+        result = await run(client, "from tools import note\nawait note(1)")
         assert done == ([1] if revision >= "2025-06-18" else [])
         assert (await client.call_tool("double", {"n": 4})).text == "8"

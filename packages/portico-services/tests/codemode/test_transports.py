@@ -60,10 +60,10 @@ async def test_over_http_at_every_revision(served: Served, revision: str, path: 
         asyncio.timeout(TIMEOUT_SECONDS),
         Client(url, protocol_version=revision, elicitation_handler=served.shop.answer) as client,
     ):
-        said = await run(client, SCRIPT)
+        result = await run(client, SCRIPT)
     orders, words = expected(revision)
     assert served.shop.orders == orders
-    assert words in said.text
+    assert words in result.text
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
@@ -85,11 +85,11 @@ async def test_over_stdio_at_every_revision(tmp_path: Path, revision: str) -> No
         asyncio.timeout(TIMEOUT_SECONDS),
         Client(command, protocol_version=revision, elicitation_handler=agree) as client,
     ):
-        assert [one.name for one in await client.list_tools()] == ["find_tools", "run", "describe_tools"]
-        said = await run(client, code)
+        assert [tool.name for tool in await client.list_tools()] == ["find_tools", "run", "describe_tools"]
+        result = await run(client, code)
         most = await run(client, "from tools import look\nwhile True:\n    await look()")
     assert "at most 2 calls" in most.text
-    assert ("[1]" if revision >= "2025-06-18" else "support elicitation") in said.text
+    assert ("[1]" if revision >= "2025-06-18" else "support elicitation") in result.text
 
 
 async def test_client_with_tasks_is_asked_in_a_task(served: Served) -> None:
@@ -98,8 +98,8 @@ async def test_client_with_tasks_is_asked_in_a_task(served: Served) -> None:
     served.shop.asked.clear()
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(served.url, elicitation_handler=served.shop.answer) as client:
         task = await client.start_task("run", {"code": SCRIPT})
-        said = await task.result()
-    assert said.structured["value"] == "done"
+        result = await task.result()
+    assert result.structured["value"] == "done"
     assert served.shop.orders == ["pen"]
     assert len(served.shop.asked) == 1
 
@@ -127,7 +127,7 @@ async def test_every_inner_call_is_recorded_under_its_own_name(served: Served) -
     shop.server.set_policy(audit_hook=recorder)
     async with shop.client() as client:
         await run(client, "from tools import price\nawait asyncio.gather(price('a'), price('b'))")
-    assert [one for one in recorder.seen if one[0] == "price"] == [("price", "run")] * 2
+    assert [item for item in recorder.seen if item[0] == "price"] == [("price", "run")] * 2
 
 
 async def test_inner_call_carries_the_trace_and_the_caller() -> None:
@@ -149,10 +149,10 @@ async def test_inner_call_carries_the_trace_and_the_caller() -> None:
     server.add(CodeMode())
     server.add_middleware(watching)
     meta = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
-    asked = {"name": "run", "arguments": {"code": "from tools import look\nawait look()"}, "_meta": meta}
+    request = {"name": "run", "arguments": {"code": "from tools import look\nawait look()"}, "_meta": meta}
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(server) as client:
-        await client.request("tools/call", asked)
-    outer, inner = (one for one in seen if one.method == "tools/call")
+        await client.request("tools/call", request)
+    outer, inner = (item for item in seen if item.method == "tools/call")
     assert b'"look"' in bytes(inner.params)
     assert b"0af7651916cd43dd8448eb211c80319c" in bytes(inner.params)
     assert (inner.client, inner.capabilities, inner.principal) == (outer.client, outer.capabilities, outer.principal)
@@ -173,5 +173,5 @@ async def test_through_a_gateway_each_upstream_is_a_module() -> None:
     face = CodeModeServer(gateway)
     code = "from tools import east, west\nawait asyncio.gather(east.who(), west.who('hi'))"
     async with asyncio.timeout(TIMEOUT_SECONDS), gateway.lifespan(), face.own_tools.lifespan(), Client(face) as client:
-        said = await run(client, code)
-    assert said.structured["value"] == ["hello from east", "hi from west"]
+        result = await run(client, code)
+    assert result.structured["value"] == ["hello from east", "hi from west"]

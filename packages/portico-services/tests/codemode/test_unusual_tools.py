@@ -38,7 +38,9 @@ class Oddity:
 
     async def __call__(self, call: Call) -> Raw:
         if call.method == "tools/list":
-            tools = [{"name": one, "inputSchema": {"type": "object"}, "annotations": READS} for one in self.results]
+            tools = [
+                {"name": result, "inputSchema": {"type": "object"}, "annotations": READS} for result in self.results
+            ]
             return Raw(b'{"resultType":"complete","tools":%s}' % json.dumps(tools).encode())
         if call.method == "tools/call":
             return Raw(self.results[call.decode_params().name])
@@ -91,11 +93,11 @@ NAMES = [
 
 async def test_tool_of_any_name_can_be_called_and_described() -> None:
     code = "import tools\nreturn [await one() for one in vars(tools).values() if type(one).__name__ == 'ToolFunction']"
-    face = CodeModeServer(Oddity({one: structured(json.dumps(one).encode()) for one in NAMES}))
+    face = CodeModeServer(Oddity({name: structured(json.dumps(name).encode()) for name in NAMES}))
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(face) as client:
-        found = (await run(client, code)).structured["value"]
+        result = (await run(client, code)).structured["value"]
         stubs = (await client.call_tool("describe_tools", {"tools": NAMES})).text
-    assert set(found) == set(NAMES)
+    assert set(result) == set(NAMES)
     compile(stubs, "<stubs>", "exec")
 
 
@@ -117,8 +119,8 @@ async def test_tool_and_a_server_may_have_one_name() -> None:
     code = "from tools import github\nreturn [await github(), await github.issue(), await github.github(), "
     code += "await github.tool()]"
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(host) as client:
-        said = await run(client, code)
-        assert said.structured["value"] == [
+        result = await run(client, code)
+        assert result.structured["value"] == [
             "the tool",
             "the server's issue",
             "the server's github",
@@ -145,9 +147,9 @@ async def test_error_that_json_cannot_represent_is_still_a_tool_error(what: str)
 
     server.add(CodeMode(timeout=5.0))
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(server) as client:
-        said = await run(client, "from tools import refuse\nawait refuse()")
-    assert "ToolError: no" in said.text
-    assert "Traceback" not in said.text
+        error = await run(client, "from tools import refuse\nawait refuse()")
+    assert "ToolError: no" in error.text
+    assert "Traceback" not in error.text
 
 
 @pytest.mark.parametrize("face", [ToolSearchServer, CodeModeServer])
@@ -170,10 +172,10 @@ async def test_code_mode_and_tool_search_wrap_a_low_level_server(face: Any) -> N
     ):
         assert "echo(text: str" in (await client.call_tool("find_tools", {"queries": "echo"})).text
         if face is CodeModeServer:
-            said = await run(client, "from tools import echo\nreturn await echo(text='a')")
+            result = await run(client, "from tools import echo\nreturn await echo(text='a')")
         else:
-            said = await client.call_tool("call_tool", {"name": "echo", "arguments": {"text": "a"}})
-    assert "echo: a" in said.text
+            result = await client.call_tool("call_tool", {"name": "echo", "arguments": {"text": "a"}})
+    assert "echo: a" in result.text
 
 
 UNCAUGHT = {
@@ -186,10 +188,10 @@ UNCAUGHT = {
 async def test_uncaught_error_in_a_script_is_reported_without_internal_paths(what: str) -> None:
     code, words = UNCAUGHT[what]
     async with ToolShop().client() as client:
-        said = await run(client, f"import gc\nfrom tools import price, refuse\n{code}\n1")
-    assert said.structured["value"] == 1
-    assert words in said.text
-    assert "Traceback" not in said.text and "portico" not in said.text and ".py" not in said.text
+        error = await run(client, f"import gc\nfrom tools import price, refuse\n{code}\n1")
+    assert error.structured["value"] == 1
+    assert words in error.text
+    assert "Traceback" not in error.text and "portico" not in error.text and ".py" not in error.text
 
 
 # Clients that leave
@@ -240,7 +242,7 @@ async def test_cancelled_run_is_discarded(
         while kept_runs(store) != left:  # noqa: ASYNC110 - rows of a database
             await asyncio.sleep(0.01)
         # No process says any more that it works on it.
-        assert not [one for one in asyncio.all_tasks() if "_say_alive" in repr(one.get_coro())]
+        assert not [all_task for all_task in asyncio.all_tasks() if "_say_alive" in repr(all_task.get_coro())]
         assert (await run(client, "1 + 1")).structured["value"] == 2
 
 
@@ -248,12 +250,14 @@ async def test_cancelled_run_is_discarded(
 
 
 async def test_calls_side_by_side_are_answered_in_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[int] = []
+    notifications: list[int] = []
     tell = PythonWorker.send
-    monkeypatch.setattr(PythonWorker, "send", lambda self, said: (told.append(said.count(b'"n":')), tell(self, said)))
+    monkeypatch.setattr(
+        PythonWorker, "send", lambda self, message: (notifications.append(message.count(b'"n":')), tell(self, message))
+    )
     shop = ToolShop(max_concurrent_calls=50)
     async with shop.client() as client:
         code = "from tools import price\nawait asyncio.gather(*[price('a') for _ in range(50)])\nawait price('b')\nNone"
         await run(client, code)
-    assert sum(told) == 51
-    assert len(told) <= 5
+    assert sum(notifications) == 51
+    assert len(notifications) <= 5

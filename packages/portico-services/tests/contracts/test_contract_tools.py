@@ -40,12 +40,12 @@ def request(name: str) -> MCPToolCall:
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_failure_is_an_error_on_the_wire(revision: str) -> None:
     async with Client(speaking(), protocol_version=revision) as client:
-        said = msgspec.json.decode(await client.request("tools/call", {"name": "fails", "arguments": {}}))
-        assert said["isError"] is True
-        assert said["_meta"]["portico/error"]["error_type"] == "ApiLimitExceeded"
+        data = msgspec.json.decode(await client.request("tools/call", {"name": "fails", "arguments": {}}))
+        assert data["isError"] is True
+        assert data["_meta"]["portico/error"]["error_type"] == "ApiLimitExceeded"
         for name in ("partly", "nothing"):
-            said = msgspec.json.decode(await client.request("tools/call", {"name": name, "arguments": {}}))
-            assert said["isError"] is False
+            data = msgspec.json.decode(await client.request("tools/call", {"name": name, "arguments": {}}))
+            assert data["isError"] is False
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)

@@ -113,14 +113,14 @@ def test_how_bad_a_change_is(tool: Make, old: Schema, new: Schema, going_in: str
 
 
 def test_every_change_has_a_reason_and_breaking_ones_a_migration(tool: Make) -> None:
-    found = diff_contracts(tool(members(a=TEXT, b=TEXT)), tool(members("c", a=WHOLE, c=TEXT)))
-    assert {(one.path, one.reason) for one in found.changes} == {
+    result = diff_contracts(tool(members(a=TEXT, b=TEXT)), tool(members("c", a=WHOLE, c=TEXT)))
+    assert {(change.path, change.reason) for change in result.changes} == {
         ("a", "the parameter `a` is integer now, and was string"),
         ("b", "the parameter `b` was removed"),
         ("c", "the parameter `c` is new: string"),
     }
-    assert all(one.migration for one in found.changes)
-    guide = migration_guide(found)
+    assert all(change.migration for change in result.changes)
+    guide = migration_guide(result)
     assert "## `t` (1.0.0 to 1.0.0)" in guide
     assert "Leave out `b`." in guide
     assert "Pass `c` with every call." in guide
@@ -136,12 +136,12 @@ def test_without_breaking_changes_nothing_has_to_be_done(tool: Make) -> None:
 
 
 def test_removed_tool_is_breaking_and_added_tool_is_not(tool: Make) -> None:
-    one, none = tool(), contract_from_tools([], server="s", version="1.0.0")
-    assert diff_contracts(one, none).level == "breaking"
-    assert diff_contracts(none, one).level == "minor"
-    assert diff_contracts(none, one).missing_version_bumps == []
-    assert [verdict.demanded for verdict in diff_contracts(one, none).missing_version_bumps] == ["2.0.0"]
-    assert diff_contracts(one, contract_from_tools([], server="s", version="2.0.0")).missing_version_bumps == []
+    item, none = tool(), contract_from_tools([], server="s", version="1.0.0")
+    assert diff_contracts(item, none).level == "breaking"
+    assert diff_contracts(none, item).level == "minor"
+    assert diff_contracts(none, item).missing_version_bumps == []
+    assert [verdict.demanded for verdict in diff_contracts(item, none).missing_version_bumps] == ["2.0.0"]
+    assert diff_contracts(item, contract_from_tools([], server="s", version="2.0.0")).missing_version_bumps == []
 
 
 def test_migration_hint_names_the_renamed_tool() -> None:
@@ -246,7 +246,7 @@ def test_later_versions_of_the_same_major_are_compatible(wanted: str, offered: s
 @given(changes(), st.data())
 def test_non_breaking_change_accepts_all_old_arguments(pair: tuple[Schema, Schema], data: st.DataObject) -> None:
     old, new = pair
-    contracts = [contract_from_tools([{"name": "t", "inputSchema": one}], server="s") for one in (old, new)]
+    contracts = [contract_from_tools([{"name": "t", "inputSchema": item}], server="s") for item in (old, new)]
     assume(diff_contracts(*contracts).level != "breaking")
     try:
         value = generate_example(old, include_optional=data.draw(st.booleans()))
@@ -308,28 +308,28 @@ def test_many_tools_are_compared_in_time_that_grows_with_their_number(monkeypatc
     new = contract_from_tools(
         [{"name": f"new{n}", "inputSchema": {"type": "object", "title": str(n)}} for n in range(500)]
     )
-    found = diffs.diff_contracts(old, new)
+    result = diffs.diff_contracts(old, new)
     assert looked == 1000
-    assert found.changes[7].migration == "Call `new7` instead; its parameters and result are identical."
+    assert result.changes[7].migration == "Call `new7` instead; its parameters and result are identical."
 
 
 def test_comparison_that_is_not_wanted_any_more_ends() -> None:
     tools = contract_from_tools([{"name": f"tool{n}", "inputSchema": {"type": "object"}} for n in range(5)])
-    asked: list[int] = []
+    requests: list[int] = []
 
     def is_over() -> bool:
-        asked.append(1)
-        return len(asked) > 2
+        requests.append(1)
+        return len(requests) > 2
 
     with pytest.raises(TimeoutError):
         diffs.diff_contracts(tools, tools, is_over)
 
 
 def test_tools_that_want_one_name_are_numbered_one_after_the_other() -> None:
-    taken: dict[str, None] = {}
+    item: dict[str, None] = {}
     for _ in range(40):
-        taken[deduplicate("m.tool", taken)] = None
-    assert list(taken) == ["m.tool", *(f"m.tool_{number}" for number in range(2, 41))]
+        item[deduplicate("m.tool", item)] = None
+    assert list(item) == ["m.tool", *(f"m.tool_{number}" for number in range(2, 41))]
 
 
 @pytest.mark.parametrize(
@@ -360,18 +360,20 @@ def test_tools_that_want_one_name_are_numbered_one_after_the_other() -> None:
 def test_changes_in_alternatives_and_enums_are_detected(
     tool: Any, old: dict[str, Any], new: dict[str, Any], level: str
 ) -> None:
-    before, after = (tool({"type": "object", "properties": {"x": one}}) for one in (old, new))
+    before, after = (tool({"type": "object", "properties": {"x": item}}) for item in (old, new))
     assert diff_contracts(before, after).level == level
 
 
 def test_result_that_can_be_nothing_any_more_is_broken(tool: Any) -> None:
-    one, other = ({"type": "object", "properties": {"x": {"type": kind, "enum": ["a"]}}} for kind in ("string", "null"))
-    assert diff_contracts(tool(output=one), tool(output=other)).level == "breaking"
+    item, other = (
+        {"type": "object", "properties": {"x": {"type": kind, "enum": ["a"]}}} for kind in ("string", "null")
+    )
+    assert diff_contracts(tool(output=item), tool(output=other)).level == "breaking"
 
 
 def test_server_that_goes_back_is_mentioned() -> None:
     old, new = (contract_from_tools([], server="s", version=version) for version in ("2.0.0", "1.9.9"))
-    assert [one.reason for one in diff_contracts(old, new).changes] == [
+    assert [change.reason for change in diff_contracts(old, new).changes] == [
         "the version was downgraded from 2.0.0 to 1.9.9"
     ]
 
@@ -392,6 +394,6 @@ def test_candidate_is_older_than_its_release(tool: Any, old: str, new: str, is_b
 
 
 def test_version_that_goes_back_is_mentioned(tool: Any) -> None:
-    found = diff_contracts(tool(version="2.0.0"), tool(version="1.0.0"))
-    assert [one.reason for one in found.changes] == ["the version was downgraded from 2.0.0 to 1.0.0"]
-    assert found.missing_version_bumps
+    result = diff_contracts(tool(version="2.0.0"), tool(version="1.0.0"))
+    assert [change.reason for change in result.changes] == ["the version was downgraded from 2.0.0 to 1.0.0"]
+    assert result.missing_version_bumps

@@ -33,14 +33,14 @@ def kinds() -> Iterator[tuple[str, str]]:
 
 def refusals(kind: type[ToolError]) -> Iterator[type[ToolError]]:
     yield kind
-    for one in kind.__subclasses__():
-        yield from refusals(one)
+    for item in kind.__subclasses__():
+        yield from refusals(item)
 
 
 def test_errors_of_the_services_have_one_of_the_eight_types() -> None:
     wrong = [(file, kind) for file, kind in kinds() if kind not in ERROR_TYPES and kind not in _SCRIPTS]
     assert wrong == []
-    assert {one.error_type for one in refusals(errors.MemoryToolError)} <= ERROR_TYPES.keys()
+    assert {refusal.error_type for refusal in refusals(errors.MemoryToolError)} <= ERROR_TYPES.keys()
 
 
 async def test_class_that_does_not_exist_is_not_found() -> None:
@@ -48,10 +48,10 @@ async def test_class_that_does_not_exist_is_not_found() -> None:
     server.add(LivePython())
     async with Client(server) as client:
         for tool, arguments in (("class_details", {"class_name": "Nobody"}), ("list_classes", {"package": "nobody"})):
-            known = {one.name: one for one in await client.list_tools()}[tool].input_schema["properties"]
-            given = dict(zip(known, arguments.values(), strict=False))
+            known_names = {one.name: one for one in await client.list_tools()}[tool].input_schema["properties"]
+            result = dict(zip(known_names, arguments.values(), strict=False))
             with pytest.raises(ToolError) as failure:
-                await client.call_tool(tool, given)
+                await client.call_tool(tool, result)
             assert failure.value.error_type == "ResourceNotFound"
 
 
@@ -72,8 +72,8 @@ async def test_error_of_a_client_has_kind_and_details(revision: str) -> None:
         for name, retryable in (("raises", True), ("returns", False)):
             with pytest.raises(ToolError) as failure:
                 await client.call_tool(name)
-            found = failure.value
-            assert (found.error_type, found.details, found.retryable) == (
+            result = failure.value
+            assert (result.error_type, result.details, result.retryable) == (
                 "ApiLimitExceeded",
                 {"retry_after": 3},
                 retryable,

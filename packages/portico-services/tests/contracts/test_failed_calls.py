@@ -95,13 +95,13 @@ async def test_malformed_call_is_a_validation_error(given: Any, parameter: str) 
 
 
 async def test_call_accepts_json_input() -> None:
-    given: Any = {"tool_name": "s.take", "arguments": {"x": 1}}
-    assert (await call(plain(), given)).status == "success"
+    values: Any = {"tool_name": "s.take", "arguments": {"x": 1}}
+    assert (await call(plain(), values)).status == "success"
 
 
 async def test_malformed_context_is_a_validation_error() -> None:
-    given: Any = {"deadline": "tomorrow"}
-    kind, details = error(await call(plain(), request("s.take", x=1), context=given))
+    values: Any = {"deadline": "tomorrow"}
+    kind, details = error(await call(plain(), request("s.take", x=1), context=values))
     assert (kind, details["parameter"]) == ("ValidationError", "context.deadline")
 
 
@@ -120,8 +120,8 @@ async def test_specification_is_found_by_a_unique_name_suffix() -> None:
     server.add(Contracts())
     for name in ("mine.first", "mine.twice", "yours.twice"):
         server.tool(name=name)(lambda: "x")
-    found = await call(server, request("contracts.spec_get", tool="first", format="json"))
-    assert found.data is not None and found.data["tool"] == "mine.first"
+    response = await call(server, request("contracts.spec_get", tool="first", format="json"))
+    assert response.data is not None and response.data["tool"] == "mine.first"
     assert error(await call(server, request("contracts.spec_get", tool="twice")))[0] == "ResourceNotFound"
 
 

@@ -145,7 +145,7 @@ async def test_arguments_are_checked_before_anything_is_done(shop: Server) -> No
     assert kind == "ValidationError"
     assert details["parameter"] == "quantity"
     assert details["provided_value"] == "two"
-    assert {one["parameter"] for one in details["problems"]} == {"quantity", "colour"}
+    assert {problem["parameter"] for problem in details["problems"]} == {"quantity", "colour"}
 
 
 async def test_missing_argument_is_named(shop: Server) -> None:
@@ -356,9 +356,9 @@ async def test_context_reaches_the_tool() -> None:
 
     @server.tool
     async def look(ctx: Context) -> str:
-        found = ContractContext.from_meta(ctx.meta)
-        assert found is not None
-        return f"{found.caller} {found.dry_run}"
+        result = ContractContext.from_meta(ctx.meta)
+        assert result is not None
+        return f"{result.caller} {result.dry_run}"
 
     context = ContractContext(caller="planner", dry_run=True)
     assert (await call(server, request("s.look"), context=context)).data == {"result": "planner True"}

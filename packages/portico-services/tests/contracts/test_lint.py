@@ -26,11 +26,11 @@ TITLES = re.findall(r"^### (.+)$", TEMPLATE, re.MULTILINE)
 def found(text: str) -> list[tuple[str, str, str]]:
     """(severity, rule, the line that it is about)"""
     lines = text.splitlines()
-    return [(one.severity, one.rule, lines[one.line - 1] if lines else "") for one in lint_document(text)]
+    return [(item.severity, item.rule, lines[item.line - 1] if lines else "") for item in lint_document(text)]
 
 
 def messages(text: str, severity: str = "error") -> list[str]:
-    return [one.message for one in lint_document(text) if one.severity == severity]
+    return [item.message for item in lint_document(text) if item.severity == severity]
 
 
 def body(title: str) -> str:
@@ -50,10 +50,10 @@ def test_rules_document_names_every_linted_section() -> None:
 
 @pytest.mark.parametrize("text", ["", "nothing", "# A title\n\nSome words.\n"])
 def test_empty_text_lacks_every_section(text: str) -> None:
-    said = messages(text)
-    assert len([one for one in said if one.startswith("section")]) == 8
-    assert any("## Tool:" in one for one in said)
-    assert any("Version" in one for one in said)
+    result = messages(text)
+    assert len([item for item in result if item.startswith("section")]) == 8
+    assert any("## Tool:" in item for item in result)
+    assert any("Version" in item for item in result)
 
 
 @pytest.mark.parametrize("title", TITLES)
@@ -70,8 +70,8 @@ def test_empty_section_is_an_error_at_its_heading(title: str) -> None:
 
 
 def test_order_is_fixed() -> None:
-    one, other = body(TITLES[4]), body(TITLES[5])
-    text = TEMPLATE.replace(one + other, other + one)
+    item, other = body(TITLES[4]), body(TITLES[5])
+    text = TEMPLATE.replace(item + other, other + item)
     assert ("error", "order", f"### {TITLES[5]}") in found(text)
 
 
@@ -172,12 +172,12 @@ def test_table_and_a_schema_have_to_be_there() -> None:
 
 def test_error_types_have_to_be_named() -> None:
     text = TEMPLATE.replace(body(TITLES[4]), f"### {TITLES[4]}\n\nIt may fail.\n\n")
-    assert any("no error type" in one for one in messages(text))
+    assert any("no error type" in message for message in messages(text))
 
 
 def test_error_type_that_tools_do_not_share_is_a_warning() -> None:
     text = TEMPLATE.replace("ToolExecutionError", "WeatherError")
-    assert ["WeatherError" in one for one in messages(text, "warning")] == [True]
+    assert ["WeatherError" in message for message in messages(text, "warning")] == [True]
     assert messages(text) == []
 
 
@@ -210,7 +210,7 @@ def test_every_tool_in_a_document_is_linted() -> None:
     second = tool.replace("module_name.tool_name", "module_name.second").replace("**Version**: 1.0.0", "**Version**: x")
     [finding] = lint_document(TEMPLATE + "\n" + second)
     assert (finding.tool, finding.rule) == ("module_name.second", "version")
-    assert any("specified twice" in one for one in messages(TEMPLATE + "\n" + tool))
+    assert any("specified twice" in message for message in messages(TEMPLATE + "\n" + tool))
 
 
 def test_heading_variants_are_accepted() -> None:
@@ -227,8 +227,8 @@ def test_heading_inside_a_code_block_is_ignored() -> None:
 
 def test_nan_is_invalid_json() -> None:
     assert any(
-        "invalid JSON" in one
-        for one in messages(TEMPLATE.replace('{"words": 3}\n```\n\n### 5', '{"words": NaN}\n```\n\n### 5'))
+        "invalid JSON" in message
+        for message in messages(TEMPLATE.replace('{"words": 3}\n```\n\n### 5', '{"words": NaN}\n```\n\n### 5'))
     )
 
 
@@ -283,7 +283,7 @@ def test_no_mutation_of_a_specification_breaks_the_linter(data: st.DataObject) -
             + data.draw(st.sampled_from(["```", "|", "#", "{", '"', "\n\n", "", "`", "[", "\x00"]))
             + text[at + data.draw(st.integers(0, 40)) :]
         )
-    assert all(1 <= one.line <= len(text.splitlines()) + 1 for one in lint_document(text))
+    assert all(1 <= item.line <= len(text.splitlines()) + 1 for item in lint_document(text))
 
 
 def test_pages_are_shipped() -> None:
@@ -313,7 +313,7 @@ def swapped(old: str, new: str) -> str:
     ],
 )
 def test_table_types_must_match_the_schema(old: str, new: str) -> None:
-    assert [one[:2] for one in found(swapped(old, new))] == [("error", "table")]
+    assert [item[:2] for item in found(swapped(old, new))] == [("error", "table")]
 
 
 @pytest.mark.parametrize(
@@ -345,8 +345,8 @@ def test_alternatives_and_arrays_are_reported_unchanged() -> None:
         ({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}, "string or list", "string"),
     ):
         text = swapped(of, f'"text": {json.dumps({**schema, "description": "The text"})}')
-        told = text.replace("| `text` | string |", f"| `text` | {right.replace('|', chr(92) + '|')} |")
-        assert [one for one in lint_document(told) if one.severity != "recommendation"] == []
+        result = text.replace("| `text` | string |", f"| `text` | {right.replace('|', chr(92) + '|')} |")
+        assert [item for item in lint_document(result) if item.severity != "recommendation"] == []
         assert messages(text.replace("| `text` | string |", f"| `text` | {wrong} |"))
 
 
@@ -416,7 +416,7 @@ async def test_output_without_fields_is_not_declared(returns: Any, is_declared: 
     talk.__annotations__["return"] = returns
     server.tool(talk)
     contract = await invoker.fetch_contract(server)
-    rules = [one.rule for one in lint_tools(contract, contract.tools)]
+    rules = [finding.rule for finding in lint_tools(contract, contract.tools)]
     assert ("undeclared" not in rules) == is_declared
 
 
@@ -434,8 +434,8 @@ async def test_server_without_use_cases_lacks_them() -> None:
         return number
 
     contract = await invoker.fetch_contract(server)
-    wrong = [one for one in lint_tools(contract, contract.tools) if one.rule == "purpose"]
-    assert [(one.tool, one.severity) for one in wrong] == [("s.add", "error")]
+    wrong = [finding for finding in lint_tools(contract, contract.tools) if finding.rule == "purpose"]
+    assert [(finding.tool, finding.severity) for finding in wrong] == [("s.add", "error")]
 
 
 async def test_undeclared_output_is_an_error() -> None:
@@ -447,13 +447,16 @@ async def test_undeclared_output_is_an_error() -> None:
 
     contract = await invoker.fetch_contract(server)
     assert contract.tools[0].output_schema is None
-    wrong = [one.rule for one in lint_tools(contract, contract.tools) if one.severity == "error"]
+    wrong = [finding.rule for finding in lint_tools(contract, contract.tools) if finding.severity == "error"]
     assert wrong == ["purpose", "undeclared"]
-    shown = body(TITLES[3])
-    bare = re.sub(r'  "properties": \{\n.*\n  \},\n', "", shown)
-    assert bare != shown
-    said = [one.rule for one in lint_document(swapped(shown, bare).replace('"required": ["words"]', '"required": []'))]
-    assert "undeclared" in said
+    result = body(TITLES[3])
+    bare = re.sub(r'  "properties": \{\n.*\n  \},\n', "", result)
+    assert bare != result
+    messages = [
+        finding.rule
+        for finding in lint_document(swapped(result, bare).replace('"required": ["words"]', '"required": []'))
+    ]
+    assert "undeclared" in messages
 
 
 HIDDEN = [
@@ -484,8 +487,8 @@ async def test_hidden_characters_in_descriptions_are_reported(hidden: str, place
             return number
 
         contract = await invoker.fetch_contract(server)
-        assert "hidden" in [one.rule for one in lint_tools(contract, contract.tools)]
-        assert "hidden" in [one.rule for one in lint_document(TEMPLATE.replace("Count the words", words))]
+        assert "hidden" in [finding.rule for finding in lint_tools(contract, contract.tools)]
+        assert "hidden" in [finding.rule for finding in lint_document(TEMPLATE.replace("Count the words", words))]
 
 
 @pytest.mark.parametrize("words", ["می‌خواهم", "👩‍👩‍👧 family", "5️⃣ and ❤️", "naïve Größe", "क्‍ष", "日本語　です"])

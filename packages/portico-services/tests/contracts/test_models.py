@@ -112,7 +112,7 @@ def test_arguments_are_an_object(arguments: Any) -> None:
 
 
 def test_values_of_python_become_values_of_json() -> None:
-    given = {
+    values = {
         "text": "ä",
         "whole": 3,
         "part": 1.5,
@@ -123,9 +123,9 @@ def test_values_of_python_become_values_of_json() -> None:
         "when": datetime(2024, 1, 15, 10, 30, tzinfo=UTC),
         "where": Path("/tmp/x"),
     }
-    said = json.loads(MCPToolCall(tool_name="a.b", arguments=given).model_dump_json())["arguments"]
-    assert said == given | {"when": "2024-01-15T10:30:00Z", "where": "/tmp/x"}
-    assert [type(said[name]) for name in ("whole", "part", "yes")] == [int, float, bool]
+    data = json.loads(MCPToolCall(tool_name="a.b", arguments=values).model_dump_json())["arguments"]
+    assert data == values | {"when": "2024-01-15T10:30:00Z", "where": "/tmp/x"}
+    assert [type(data[name]) for name in ("whole", "part", "yes")] == [int, float, bool]
 
 
 # A result
@@ -167,9 +167,9 @@ def test_result_cannot_be_made_inconsistent_afterwards() -> None:
 
 
 def test_extra_result_members_are_preserved() -> None:
-    said = SUCCESS | {"content": [{"type": "text", "text": "hello"}], "isError": False}
-    assert MCPToolResult.model_validate(said).model_dump() == said
-    assert jsonschema_rs.is_valid(MCPToolResult.model_json_schema(), said)
+    message = SUCCESS | {"content": [{"type": "text", "text": "hello"}], "isError": False}
+    assert MCPToolResult.model_validate(message).model_dump() == message
+    assert jsonschema_rs.is_valid(MCPToolResult.model_json_schema(), message)
 
 
 @pytest.mark.parametrize("data", [[], "text", 3])
@@ -228,7 +228,7 @@ def test_schema_of_draft_07_is_published(model: type[pydantic.BaseModel], title:
     assert (schema["title"], schema["$schema"]) == (title, "http://json-schema.org/draft-07/schema#")
     jsonschema_rs.Draft7Validator(schema)
     assert set(schema["properties"]) == set(model.model_fields)
-    assert all(one.get("description") for one in schema["properties"].values())
+    assert all(item.get("description") for item in schema["properties"].values())
     schema["title"] = "changed"
     assert model.model_json_schema()["title"] == title
 
@@ -246,7 +246,7 @@ def test_shape_of_the_published_schemas_is_the_documented_one() -> None:
     assert result["properties"]["explanation"]["type"] == ["string", "null"]
     error = result["definitions"]["MCPErrorDetail"]
     assert error["required"] == ["error_type", "error_message"]
-    assert [one["type"] for one in error["properties"]["error_details"]["oneOf"]] == ["object", "string", "null"]
+    assert [item["type"] for item in error["properties"]["error_details"]["oneOf"]] == ["object", "string", "null"]
     assert MCPErrorDetail.model_json_schema()["properties"]["error_type"]["examples"] == list(ERROR_TYPES)
 
 

@@ -131,13 +131,15 @@ async def test_data_is_specified(server: Server) -> None:
     assert "status" not in str(schema) and "generated_code" in str(schema)
     assert "| `status` |" not in text and "`error.error_type`" not in text
     assert '"data": {\n    "generated_code"' in text
-    assert "undeclared" not in [one.rule for one in lint_tools(contract, contract.tools)]
+    assert "undeclared" not in [finding.rule for finding in lint_tools(contract, contract.tools)]
     assert lockfile.check_drift(lockfile.load_lockfile(lockfile.dump_lockfile(contract)), contract).changes == []
 
 
 async def test_tool_that_declares_no_data_is_reported() -> None:
     contract = await invoker.fetch_contract(by_annotation(MCPToolResult, MCPToolResult))
-    assert "undeclared" in [one.rule for one in lint_tools(contract, contract.tools) if one.severity == "error"]
+    assert "undeclared" in [
+        finding.rule for finding in lint_tools(contract, contract.tools) if finding.severity == "error"
+    ]
     assert (
         "error_type" not in render_specification(contract).partition("JSON Schema of `data`")[2].partition("### 5")[0]
     )
@@ -148,9 +150,9 @@ async def test_field_of_the_data_that_is_removed_is_breaking() -> None:
     new = await invoker.fetch_contract(
         by_schema(MCPToolResult, {"type": "object", "properties": {"x": {"type": "null"}}})
     )
-    found = diff_contracts(old, new)
-    assert found.level == "breaking"
-    assert "generated_code" in [one.path for one in found.changes]
+    result = diff_contracts(old, new)
+    assert result.level == "breaking"
+    assert "generated_code" in [change.path for change in result.changes]
     same = await invoker.fetch_contract(SERVERS["pydantic"]())
     plain = definitions.contract_from_tools(
         [{"name": "generate_code", "inputSchema": {"type": "object"}, "outputSchema": SCHEMA}]
@@ -181,6 +183,6 @@ async def test_data_that_does_not_fit_is_rejected_by_call() -> None:
     tool = definitions.definition_from_tool(entry, "ai")
     from portico_services.contracts import outcomes
 
-    said = {"status": "success", "data": {"other": 1}, "error": None, "explanation": None}
+    message = {"status": "success", "data": {"other": 1}, "error": None, "explanation": None}
     with pytest.raises(outcomes.ContractOutputViolation):
-        outcomes.outcome_from_result({"content": [], "structuredContent": said}, tool)
+        outcomes.outcome_from_result({"content": [], "structuredContent": message}, tool)

@@ -82,8 +82,8 @@ async def test_batch_overhead_is_independent_of_catalog_size(
             for _ in range(2):
                 await client.call_tool(name, arguments, raise_on_error=False)
             with counted(counts):
-                said = await client.call_tool(name, arguments, raise_on_error=False)
-        assert said.is_error == ("77777" in str(arguments))
+                result = await client.call_tool(name, arguments, raise_on_error=False)
+        assert result.is_error == ("77777" in str(arguments))
     assert counts[1] < 1.5 * counts[0] + 200
 
 
@@ -131,7 +131,7 @@ async def test_spec_list_shows_each_caller_its_visible_tools() -> None:
     for client_name, words in (("owner", "Some other tool."), ("guest", "Nothing."), ("owner", "Some other tool.")):
         async with Client(server, client_name=client_name) as client:
             listed = (await client.call_tool("spec_list", {"limit": 1000})).structured["tools"]
-            assert {one["description"] for one in listed if one["name"] == "tool_1"} == {words}
+            assert {item["description"] for item in listed if item["name"] == "tool_1"} == {words}
 
 
 def test_name_is_found_in_a_large_catalog() -> None:

@@ -63,7 +63,7 @@ async def test_everything_is_present(server: Server) -> None:
     async with Client(server) as client:
         names = [tool.name for tool in await client.list_tools()]
         assert names[-len(OWN) :] == OWN
-        uris = [str(one.uri) for one in await client.list_resources()]
+        uris = [str(item.uri) for item in await client.list_resources()]
         assert set(uris) == {
             "spec://contract/tool_call",
             "spec://contract/tool_result",
@@ -73,10 +73,10 @@ async def test_everything_is_present(server: Server) -> None:
             "spec://template",
             "spec://tools",
         }
-        assert [one.uri_template for one in await client.list_resource_templates()] == ["spec://tools/{name}"]
+        assert [item.uri_template for item in await client.list_resource_templates()] == ["spec://tools/{name}"]
         prompts = await client.list_prompts()
-        assert [one.name for one in prompts] == ["write-tool-spec", "review-tool-spec"]
-        assert [one.name for one in prompts[0].arguments or ()] == ["tool"]
+        assert [item.name for item in prompts] == ["write-tool-spec", "review-tool-spec"]
+        assert [item.name for item in prompts[0].arguments or ()] == ["tool"]
 
 
 async def test_our_own_tools_keep_to_the_rules(server: Server) -> None:
@@ -110,7 +110,7 @@ async def test_tools_are_listed_with_their_versions(server: Server) -> None:
 
 async def test_specification_comes_in_three_forms(server: Server) -> None:
     markdown = await asked(server, "spec_get", tool="shop.buy")
-    assert {one.rule for one in lint_document(markdown["markdown"])} <= {"purpose", "examples", "vocabulary"}
+    assert {item.rule for item in lint_document(markdown["markdown"])} <= {"purpose", "examples", "vocabulary"}
     assert (await asked(server, "spec_render", tool="buy"))["markdown"] == markdown["markdown"]
     definition = (await asked(server, "spec_get", tool="buy", format="json"))["definition"]
     assert definition["name"] == "buy"
@@ -137,9 +137,9 @@ async def test_spec_diff_compares_a_definition_with_the_current_contract(server:
     definition = (await asked(server, "spec_get", tool="buy", format="json"))["definition"]
     assert (await asked(server, "spec_diff", old=definition))["level"] == "none"
     del definition["inputSchema"]["properties"]["quantity"]
-    found = await asked(server, "spec_diff", old=definition)
-    assert found["level"] == "minor"
-    assert found["versions"][0]["demanded"] == "2.2.0"
+    response = await asked(server, "spec_diff", old=definition)
+    assert response["level"] == "minor"
+    assert response["versions"][0]["demanded"] == "2.2.0"
     back = await asked(server, "spec_diff", old="buy", new=definition)
     assert back["level"] == "breaking"
     assert "Leave out `quantity`." in back["migration"]
@@ -161,8 +161,8 @@ async def test_new_lock_has_no_drift(server: Server) -> None:
         assert client.instructions
         for listed in (tools, tools[:1]):
             made = contract_from_tools(listed, server="shop", version="1.4.0", instructions=client.instructions)
-            found = (await client.call_tool("spec_diff", {"old": lockfile.dump_lockfile(made)})).structured
-            assert (found["level"], found["changes"]) == ("none", [])
+            result = (await client.call_tool("spec_diff", {"old": lockfile.dump_lockfile(made)})).structured
+            assert (result["level"], result["changes"]) == ("none", [])
 
 
 @pytest.mark.parametrize("value", ["no such thing", "{", {"a": 1}, [{"a": 1}], {"lock": 9}])
@@ -172,9 +172,9 @@ async def test_spec_diff_rejects_values_it_cannot_compare(server: Server, value:
 
 
 async def test_code_is_generated(server: Server) -> None:
-    found = await asked(server, "spec_codegen", language="typescript")
-    assert found["file"] == "shop_client.ts"
-    assert "async buy(args: BuyArguments): Promise<BuyResult>" in found["code"]
+    response = await asked(server, "spec_codegen", language="typescript")
+    assert response["file"] == "shop_client.ts"
+    assert "async buy(args: BuyArguments): Promise<BuyResult>" in response["code"]
     assert "async def count(self) -> int:" in (await asked(server, "spec_codegen", tool="count"))["code"]
 
 
@@ -243,17 +243,17 @@ async def test_batch_results_are_in_call_order(server: Server) -> None:
         {"tool_name": "contracts.spec_list", "arguments": {"limit": 1}},
     ]
     for parallel in (False, True):
-        found = await asked(server, "tools_batch", calls=calls, parallel=parallel)
-        assert (found["succeeded"], found["failed"]) == (2, 4)
-        types = [one["error"] and one["error"]["error_type"] for one in found["results"]]
+        response = await asked(server, "tools_batch", calls=calls, parallel=parallel)
+        assert (response["succeeded"], response["failed"]) == (2, 4)
+        types = [result["error"] and result["error"]["error_type"] for result in response["results"]]
         assert types == [None, "ResourceNotFound", "ValidationError", "ResourceNotFound", "FileNotFoundError", None]
 
 
 async def test_after_a_failure_nothing_more_is_begun_if_that_is_wished(server: Server) -> None:
     calls = [{"tool_name": "count"}, {"tool_name": "nothing"}, {"tool_name": "count"}]
-    found = await asked(server, "tools_batch", calls=calls, stop_on_error=True)
-    assert [one["status"] for one in found["results"]] == ["success", "failure", "failure"]
-    assert found["results"][2]["error"]["error_message"] == "Skipped because call 1 failed."
+    error = await asked(server, "tools_batch", calls=calls, stop_on_error=True)
+    assert [result["status"] for result in error["results"]] == ["success", "failure", "failure"]
+    assert error["results"][2]["error"]["error_message"] == "Skipped because call 1 failed."
 
 
 async def test_batch_runs_in_parallel_up_to_the_limit() -> None:
@@ -287,9 +287,9 @@ async def test_batch_of_batches_is_rejected(server: Server) -> None:
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_batch_has_the_status_of_its_calls(server: Server, revision: str) -> None:
     good, bad = {"tool_name": "count", "arguments": {}}, {"tool_name": "nothing", "arguments": {}}
-    wanted = {"success": [good, good], "partial_success": [good, bad], "failure": [bad, bad]}
+    expected = {"success": [good, good], "partial_success": [good, bad], "failure": [bad, bad]}
     async with Client(server, protocol_version=revision) as client:
-        for status, calls in wanted.items():
+        for status, calls in expected.items():
             result = await call(client, MCPToolCall(tool_name="contracts.tools_batch", arguments={"calls": calls}))
             assert result.status == status
             if result.error is None:
@@ -312,11 +312,11 @@ async def test_batch_results_over_the_size_limit_are_partial(server: Server) -> 
     async def long() -> str:
         return "x" * (background_calls.MAX_BATCH_RESULT_BYTES // 2)
 
-    found = await asked(
+    response = await asked(
         server, "tools_batch", calls=[{"tool_name": "long"}, {"tool_name": "long"}, {"tool_name": "count"}]
     )
-    assert [one["status"] for one in found["results"]] == ["success", "partial_success", "success"]
-    assert "does not fit" in found["results"][1]["explanation"]
+    assert [result["status"] for result in response["results"]] == ["success", "partial_success", "success"]
+    assert "does not fit" in response["results"][1]["explanation"]
 
 
 async def test_batch_calls_require_the_scopes_of_each_tool(shop: Server) -> None:
@@ -340,19 +340,19 @@ async def test_tool_that_asks_has_to_be_called_by_itself(server: Server) -> None
 
 async def test_progress_and_logs_of_a_batch_are_received(server: Server) -> None:
     steps: list[Any] = []
-    said: list[Any] = []
-    async with Client(server, log_level="info", log_handler=lambda one: said.append(one.data)) as client:
+    messages: list[Any] = []
+    async with Client(server, log_level="info", log_handler=lambda item: messages.append(item.data)) as client:
         calls = [{"tool_name": "work"}, {"tool_name": "count"}]
         await client.call_tool("tools_batch", {"calls": calls}, progress_handler=lambda *step: steps.append(step))
     assert steps == [(1, 2, "work"), (2, 2, "count")]
-    assert said == ["did 1", "did 2"]
+    assert messages == ["did 1", "did 2"]
 
 
 async def test_open_world_calls_are_limited(shop: Server) -> None:
     shop.add(Contracts(rate_limit=0.001, rate_burst=2))
     inside = {"tool_name": "buy", "arguments": {"product": "x"}}
-    found = await asked(shop, "tools_batch", calls=[{"tool_name": "count"}] * 3 + [inside] * 3)
-    assert [one["status"] for one in found["results"]] == [
+    response = await asked(shop, "tools_batch", calls=[{"tool_name": "count"}] * 3 + [inside] * 3)
+    assert [result["status"] for result in response["results"]] == [
         "success",
         "success",
         "failure",
@@ -360,7 +360,7 @@ async def test_open_world_calls_are_limited(shop: Server) -> None:
         "success",
         "success",
     ]
-    error = found["results"][2]["error"]
+    error = response["results"][2]["error"]
     assert error["error_type"] == "ApiLimitExceeded"
     assert error["error_details"]["retry_after"] > 0
 
@@ -382,9 +382,9 @@ def test_bucket_fills_at_its_rate() -> None:
 
 
 async def started(client: Client, tool: str, **arguments: Any) -> str:
-    said = (await client.call_tool("tool_start", {"tool_name": tool, "arguments": arguments})).structured
-    assert said["status"] == "working"
-    return str(said["job_id"])
+    result = (await client.call_tool("tool_start", {"tool_name": tool, "arguments": arguments})).structured
+    assert result["status"] == "working"
+    return str(result["job_id"])
 
 
 async def ended(client: Client, job: str) -> Any:
@@ -401,16 +401,16 @@ async def test_background_call_is_started_polled_and_fetched(server: Server) -> 
         }
         status = (await client.call_tool("tool_status", {"job_id": job, "since": 1})).structured
         assert (status["progress"], status["total"], status["message"]) == (3, 3, "step 3")
-        assert [(one["number"], one["text"]) for one in status["log"]] == [(2, "did 2"), (3, "did 3")]
+        assert [(item["number"], item["text"]) for item in status["log"]] == [(2, "did 2"), (3, "did 3")]
         assert status["started"].endswith("Z")
         assert status["ended"] >= status["started"]
 
 
 async def test_call_that_fails_has_failed(server: Server) -> None:
     async with Client(server) as client:
-        found = await ended(client, await started(client, "buy", product="sock"))
-        assert found["status"] == "failed"
-        assert found["result"]["error"]["error_message"] == "There are no socks."
+        result = await ended(client, await started(client, "buy", product="sock"))
+        assert result["status"] == "failed"
+        assert result["result"]["error"]["error_message"] == "There are no socks."
         with pytest.raises(ToolError, match="Unknown tool"):
             await started(client, "nothing")
 
@@ -419,16 +419,16 @@ async def test_call_can_be_stopped(server: Server) -> None:
     async with Client(server) as client:
         job = await started(client, "hang")
         assert (await client.call_tool("tool_result", {"job_id": job})).structured["result"] is None
-        said = (await client.call_tool("tool_cancel", {"job_id": job})).structured
-        assert said["status"] == "cancelled"
+        result = (await client.call_tool("tool_cancel", {"job_id": job})).structured
+        assert result["status"] == "cancelled"
         assert (await ended(client, job))["status"] == "cancelled"
 
 
 async def test_slow_call_is_ended(shop: Server) -> None:
     shop.add(Contracts(call_timeout=0.01))
     async with Client(shop) as client:
-        found = await ended(client, await started(client, "hang"))
-        assert (found["status"], found["result"]["error"]["error_type"]) == ("failed", "TimeoutError")
+        result = await ended(client, await started(client, "hang"))
+        assert (result["status"], result["result"]["error"]["error_type"]) == ("failed", "TimeoutError")
 
 
 async def test_number_of_running_calls_is_limited(server: Server) -> None:
@@ -506,9 +506,9 @@ async def test_finished_call_is_dropped_after_the_retention_period() -> None:
 
 async def test_crash_in_a_batch_shows_nothing_of_itself(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "portico")
-    found = await asked(server, "tools_batch", calls=[{"tool_name": "crash"}, {"tool_name": "count"}])
-    assert "secret" not in json.dumps(found)
-    assert [one["status"] for one in found["results"]] == ["failure", "success"]
+    response = await asked(server, "tools_batch", calls=[{"tool_name": "crash"}, {"tool_name": "count"}])
+    assert "secret" not in json.dumps(response)
+    assert [result["status"] for result in response["results"]] == ["failure", "success"]
 
 
 async def test_batch_calls_are_logged_without_their_arguments(server: Server, caplog: pytest.LogCaptureFixture) -> None:

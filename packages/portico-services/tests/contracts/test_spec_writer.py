@@ -41,14 +41,14 @@ AUTHORS_RULES = ("purpose", "undeclared", "vocabulary", "examples")
 
 
 def errors(text: str) -> list[LintFinding]:
-    return [one for one in lint_document(text) if one.severity == "error" and one.rule not in AUTHORS_RULES]
+    return [item for item in lint_document(text) if item.severity == "error" and item.rule not in AUTHORS_RULES]
 
 
 def section(text: str, key: str) -> spec_parser.SpecSection:
     [written] = spec_parser.parse_specification(text)
-    found = written.section(key)
-    assert found is not None
-    return found
+    result = written.section(key)
+    assert result is not None
+    return result
 
 
 def blocks(text: str, key: str) -> list[Any]:
@@ -86,15 +86,15 @@ async def test_examples_are_messages_of_the_contract_and_the_call_works(shop: Se
     contract = await invoker.fetch_contract(shop)
     buy = contract.find("buy")
     assert buy is not None
-    said, success, failure = blocks(render_specification(contract, [buy]), "examples")
-    request = MCPToolCall.model_validate(said)
+    message, success, failure = blocks(render_specification(contract, [buy]), "examples")
+    request = MCPToolCall.model_validate(message)
     assert MCPToolResult.model_validate(success).status == "success"
     assert MCPToolResult.model_validate(failure).error.error_type == "ValidationError"  # type: ignore[union-attr]
     assert (await call(shop, request)).status == "success"
     [program] = [
-        one.body
-        for one in section(render_specification(contract, [buy]), "examples").fences
-        if one.language == "python"
+        fence.body
+        for fence in section(render_specification(contract, [buy]), "examples").fences
+        if fence.language == "python"
     ]
     ast.parse(program)
 
@@ -138,7 +138,7 @@ def test_author_notes_appear_in_the_specification(tool: Make) -> None:
         assert words in text
     assert blocks(text, "examples")[0]["arguments"] == {"city": "Oslo"}
     assert "- It tells where you are." in text
-    assert [one for one in lint_document(text) if one.severity != "recommendation"] == []
+    assert [item for item in lint_document(text) if item.severity != "recommendation"] == []
 
 
 def test_notes_that_cannot_be_read_are_noticed(tool: Make) -> None:
@@ -180,7 +180,7 @@ def test_description_cannot_break_out(tool: Make) -> None:
     [written] = spec_parser.parse_specification(text)
     assert written.name == "s.t"
     assert written.version == "1.0.0"
-    assert [one.key for one in written.sections] == spec_parser.SECTION_ORDER
+    assert [section.key for section in written.sections] == spec_parser.SECTION_ORDER
     assert written.invocation[0] == "s.t"
     assert errors(text) == []
     assert "\u202e" not in text
@@ -198,7 +198,7 @@ def test_any_name_has_an_invocation_name(name: str) -> None:
 
 def test_names_that_would_be_the_same_are_distinguished() -> None:
     listed = [{"name": name, "inputSchema": {}} for name in ("do-it", "do_it", "DO IT", "do-it")]
-    assert [one.invocation for one in contract_from_tools(listed, server="s").tools] == [
+    assert [tool.invocation for tool in contract_from_tools(listed, server="s").tools] == [
         "s.do_it",
         "s.do_it_2",
         "s.do_it_3",

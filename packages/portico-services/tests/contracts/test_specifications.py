@@ -48,8 +48,8 @@ def test_shipped_files_are_up_to_date(service: Shipped) -> None:
 def test_specification_has_no_findings(service: Shipped) -> None:
     """As `portico contracts lint --strict` has it: no warning either."""
     text = (shipped.HERE / service.name / spec_parser.SPEC_FILE_NAME).read_text(encoding="utf-8")
-    found = [*lint_document(text), *lint_tools(service.contract, service.contract.tools)]
-    assert [one for one in found if one.severity != "recommendation"] == []
+    results = [*lint_document(text), *lint_tools(service.contract, service.contract.tools)]
+    assert [item for item in results if item.severity != "recommendation"] == []
 
 
 def test_every_input_object_declares_its_required_members(service: Shipped) -> None:
@@ -85,9 +85,9 @@ async def test_tool_has_one_dotted_name_everywhere(service: Shipped, tmp_path: P
     server = assembly.build_server(with_contracts, SettingsFile(), place)
     for tool in service.contract.tools:
         assert definitions.parse_version(tool.version), tool.name
-        found = server.registry.tool(tool.invocation)
-        assert found is not None and found.definition.meta is not None, tool.invocation
-        assert found.definition.meta[INVOCATION_META_KEY] == tool.invocation
+        result = server.registry.tool(tool.invocation)
+        assert result is not None and result.definition.meta is not None, tool.invocation
+        assert result.definition.meta[INVOCATION_META_KEY] == tool.invocation
     async with Client(server) as client:
         first = service.contract.tools[0]
         said = await client.call_tool("spec_get", {"tool": first.invocation, "format": "json"})

@@ -56,6 +56,6 @@ def test_limit_is_respected() -> None:
 
 
 async def test_shop_can_be_searched(shop: Server) -> None:
-    found = search_tools(await invoker.fetch_contract(shop), "buy something")
-    assert found[0].tool.name == "buy"
-    assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
+    response = search_tools(await invoker.fetch_contract(shop), "buy something")
+    assert response[0].tool.name == "buy"
+    assert [item.score for item in response] == sorted((item.score for item in response), reverse=True)

@@ -186,7 +186,7 @@ def test_attached_application_requires_the_token() -> None:
                 _post(attachment.url, token, hello)
             refused.value.close()
             assert refused.value.code == 401
-    assert not [one for one in threading.enumerate() if one.name == "portico-attach"]
+    assert not [item for item in threading.enumerate() if item.name == "portico-attach"]
 
 
 def test_occupied_port_is_a_usage_error() -> None:

@@ -83,7 +83,7 @@ async def test_sessions_have_names_of_their_own(talk: Begin) -> None:
     assert "NameError" in await live.text("x", session="b")
     assert await live.text("x", session="a") == "1"
     listed = (await live.call("list_sessions")).structured["result"]
-    assert [(one["name"], one["evaluations"], one["busy"]) for one in listed] == [("a", 2, False), ("b", 1, False)]
+    assert [(item["name"], item["evaluations"], item["busy"]) for item in listed] == [("a", 2, False), ("b", 1, False)]
     assert "was reset" in (await live.call("reset_session", session="a")).text
     assert "NameError" in await live.text("x", session="a")
     assert "did not exist" in (await live.call("reset_session", session="never")).text
@@ -124,7 +124,7 @@ async def test_session_limit_evicts_the_oldest_idle_session(talk: Begin) -> None
     assert "The limit of 2 sessions is reached" in await live.text("1", session="c")
     live.live._client.interpreters.idle_timeout = 0
     assert await live.text("1", session="c") == "1"
-    assert {one["name"] for one in (await live.call("list_sessions")).structured["result"]} == {"b", "c"}
+    assert {item["name"] for item in (await live.call("list_sessions")).structured["result"]} == {"b", "c"}
 
 
 @jail_only
@@ -133,13 +133,13 @@ async def test_code_that_can_be_stopped_keeps_its_names(talk: Begin) -> None:
     await live.run("x = 5")
     result = await live.run("print('begun')\nwhile True:\n    pass", timeout=0.2)
     assert result.is_error
-    printed, told = (block.text for block in result.content)
+    printed, notification = (block.text for block in result.content)
     assert printed == "begun\n"
-    assert told.splitlines()[0] == (
+    assert notification.splitlines()[0] == (
         "Error: It did not finish within 0.2 s and was stopped. The session 'main' still has its names."
     )
     # Where it was.
-    assert "  line " in told
+    assert "  line " in notification
     assert await live.text("x") == "5"
 
 
@@ -147,8 +147,8 @@ async def test_code_that_can_be_stopped_keeps_its_names(talk: Begin) -> None:
 async def test_uninterruptible_code_is_ended_and_the_session_reports_it(talk: Begin) -> None:
     live = await talk()
     await live.run("x = 5")
-    told = await live.text("import itertools; any(itertools.repeat(0))", timeout=0.2)
-    assert told == (
+    result = await live.text("import itertools; any(itertools.repeat(0))", timeout=0.2)
+    assert result == (
         "Error: It was ended, because it did not stop within 0.2 s. "
         "The session 'main' continues in another process, with its names."
     )
@@ -183,12 +183,12 @@ async def test_calls_waiting_for_a_reset_session_run_in_the_next_one(talk: Begin
     live = await talk()
     pids = []
     running = asyncio.ensure_future(live.run("x = 1\nwhile True: pass", timeout=30))
-    await wait_until(lambda: any(one.busy for one in live.live._client.interpreters.sessions(None)))
+    await wait_until(lambda: any(session.busy for session in live.live._client.interpreters.sessions(None)))
     waiting = [asyncio.ensure_future(live.run("import os; os.getpid()")) for _ in range(3)]
     await live.client.ping()
     await live.call("reset_session")
     assert "was reset" in (await running).text
-    pids = [(await one).structured["value"] for one in waiting]
+    pids = [(await session).structured["value"] for session in waiting]
     assert len(set(pids)) == 1
     assert (await live.run("import os; os.getpid()")).structured["value"] == pids[0]
 
@@ -202,7 +202,7 @@ async def test_calls_are_serialized_per_session(talk: Begin) -> None:
     then = asyncio.ensure_future(live.run("x += 1; x"))
     assert await live.text("1", session="other") == "1"
     assert not then.done()
-    assert [(await one).text for one in (slow, then)] == ["1", "2"]
+    assert [(await item).text for item in (slow, then)] == ["1", "2"]
 
 
 @jail_only
@@ -320,7 +320,7 @@ async def test_resources_are_read_and_unknown_ones_are_not_found(talk: Begin) ->
     for uri in ("python://class/Nothing", "python://method/A/nothing", "python://package/no_such"):
         with pytest.raises(ProtocolError, match="not found"):
             await client.read_resource(uri)
-    templates = {one.uri_template for one in await client.list_resource_templates()}
+    templates = {resource_template.uri_template for resource_template in await client.list_resource_templates()}
     assert templates == {
         "python://class/{className}",
         "python://method/{className}/{selector}",
@@ -331,16 +331,16 @@ async def test_resources_are_read_and_unknown_ones_are_not_found(talk: Begin) ->
 @jail_only
 async def test_prompts_are_listed_and_validate_their_arguments(talk: Begin) -> None:
     client = (await talk()).client
-    listed = {one.name: one for one in await client.list_prompts()}
+    listed = {item.name: item for item in await client.list_prompts()}
     assert set(listed) == {"review-class", "refactor-method", "document-class", "generate-tests", "system-overview"}
-    required = {one.name: one.required for one in listed["review-class"].arguments}
+    required = {item.name: item.required for item in listed["review-class"].arguments}
     assert required == {"className": True, "focus": False}
-    said = await client.get_prompt("review-class", {"className": "Account", "focus": "names"})
-    assert said.description == "Code review for Account"
-    assert [one.role for one in said.messages] == ["user"]
-    assert said.messages[0].content.text.startswith("Please review the class Account. Focus on names.")
-    said = await client.get_prompt("refactor-method", {"className": "Account", "selector": "pay"})
-    assert [one.role for one in said.messages] == ["user", "assistant", "user"]
+    response = await client.get_prompt("review-class", {"className": "Account", "focus": "names"})
+    assert response.description == "Code review for Account"
+    assert [item.role for item in response.messages] == ["user"]
+    assert response.messages[0].content.text.startswith("Please review the class Account. Focus on names.")
+    response = await client.get_prompt("refactor-method", {"className": "Account", "selector": "pay"})
+    assert [item.role for item in response.messages] == ["user", "assistant", "user"]
     for name, arguments in [
         ("document-class", {"className": "A"}),
         ("generate-tests", {"className": "A"}),
@@ -375,15 +375,15 @@ async def test_names_are_completed(connect: Callable[..., Any]) -> None:
         assert await complete(method, "selector", "p", className="Account") == ["pay"]
         assert await complete(method, "selector", "p", className="Nothing") == []
         every = {"ref": review, "argument": {"name": "className", "value": ""}}
-        found = (await wire.request("completion/complete", every))["result"]["completion"]
-        assert (len(found["values"]), found["hasMore"]) == (100, True)
-        assert found["total"] > 100
+        response = (await wire.request("completion/complete", every))["result"]["completion"]
+        assert (len(response["values"]), response["hasMore"]) == (100, True)
+        assert response["total"] > 100
         package = {"type": "ref/resource", "uri": "python://package/{packageName}"}
         assert "json" in await complete(package, "packageName", "jso")
         # Nobody who types waits for what is running.
         slow = {"name": "evaluate", "arguments": {"expression": "import time; time.sleep(0.3)"}}
         wire.send({"jsonrpc": "2.0", "id": "slow", "method": "tools/call", "params": slow})
-        await wait_until(lambda: any(one.busy for one in live._client.interpreters.sessions(None)))
+        await wait_until(lambda: any(session.busy for session in live._client.interpreters.sessions(None)))
         assert await complete(review, "className", "Acc") == []
         assert "result" in await wire.response("slow")
 

@@ -33,7 +33,7 @@ async def test_usual_tools_are_few_and_all_are_more(tmp_path: Path) -> None:
         server = Server("live", version="1")
         server.add(live)
         async with Client(server) as client:
-            return {one.name for one in await client.list_tools()}
+            return {tool.name for tool in await client.list_tools()}
 
     usual = await listed(LivePython(saved_sessions_dir=tmp_path))
     assert len(usual) == 11
@@ -49,12 +49,12 @@ async def test_usual_tools_are_few_and_all_are_more(tmp_path: Path) -> None:
 async def test_method_is_changed_and_the_change_is_a_patch(kept: Begin) -> None:
     live = await kept()
     await live.run("class A:\n    def f(self):\n        return 1\na = A()")
-    told = await live.call("define_method", className="A", source="def f(self):\n    return 2")
-    assert told.structured == {"className": "A", "selector": "f", "kind": "changed", "module": "__main__"}
+    response = await live.call("define_method", className="A", source="def f(self):\n    return 2")
+    assert response.structured == {"className": "A", "selector": "f", "kind": "changed", "module": "__main__"}
     assert await live.text("a.f()") == "2"
-    told = await live.call("list_changes")
-    assert told.text.startswith("--- /dev/null\n+++ b/A.py\n")
-    assert told.structured["patch"] == told.text
+    response = await live.call("list_changes")
+    assert response.text.startswith("--- /dev/null\n+++ b/A.py\n")
+    assert response.structured["patch"] == response.text
     assert (await live.call("list_changes", session="other")).text == "No methods were changed."
     assert "one `def`" in (await live.call("define_method", className="A", source="1")).text
     undone = await live.call("undo_change", className="A", selector="f")
@@ -66,12 +66,12 @@ async def test_method_is_changed_and_the_change_is_a_patch(kept: Begin) -> None:
 async def test_saved_session_is_restored_by_another_server(kept: Begin) -> None:
     live = await kept()
     await live.run("import json\nclass A:\n    def f(self): return 1\na = [A()]; text = 'ö'; free = (x for x in a)")
-    told = (await live.call("save_session", name="monday")).structured
-    assert (told["names"], told["total"]) == (["A", "a", "json", "text"], 4)
-    assert [one["name"] for one in told["leftOut"]] == ["free"]
+    response = (await live.call("save_session", name="monday")).structured
+    assert (response["names"], response["total"]) == (["A", "a", "json", "text"], 4)
+    assert [item["name"] for item in response["leftOut"]] == ["free"]
     again = await kept()
     (listed,) = (await again.call("list_saved_sessions")).structured["result"]
-    assert listed == told
+    assert listed == response
     back = (await again.call("restore_session", name="monday", session="tuesday")).structured
     assert (back["names"], back["leftOut"]) == (["A", "a", "json", "text"], [])
     assert await again.text("a[0].f(), text, json.dumps(1)", session="tuesday") == "(1, 'ö', '1')"
@@ -88,8 +88,8 @@ async def test_invalid_session_names_are_rejected(kept: Begin) -> None:
         assert not (await live.call("save_session", name=name)).is_error
     assert "limit of 2 saved sessions" in (await live.call("save_session", name="c")).text
     # Those of one moment may stand in any order.
-    told = (await live.call("delete_saved_session", name="c")).text
-    assert "saved: a, .." in told or "saved: .., a" in told
+    text = (await live.call("delete_saved_session", name="c")).text
+    assert "saved: a, .." in text or "saved: .., a" in text
     deleted = (await live.call("delete_saved_session", name="a")).structured
     assert deleted == {"name": "a", "deleted": True}
     assert not (await live.call("save_session", name="c")).is_error
@@ -98,8 +98,8 @@ async def test_invalid_session_names_are_rejected(kept: Begin) -> None:
 async def test_large_sessions_travel_in_parts_up_to_a_bound(kept: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     live = await kept()
     await live.run("import random; big = random.randbytes(3_000_000)")
-    told = await live.call("save_session", name="big")
-    assert told.structured["size"] > 3_000_000
+    response = await live.call("save_session", name="big")
+    assert response.structured["size"] > 3_000_000
     await live.run("before = big", session="other")
     assert not (await live.call("restore_session", name="big", session="other")).is_error
     assert await live.text("len(big)", session="other") == "3000000"
@@ -121,9 +121,9 @@ async def test_saved_sessions_are_unpickled_only_in_the_sandbox(kept: Begin, tmp
         "    def __reduce__(self): return (exec, ('import os; found = os.getpid()',))\n"
         "bad, worse = Bad(), Worse()"
     )
-    told = (await live.call("save_session", name="evil")).structured
+    response = (await live.call("save_session", name="evil")).structured
     # Reading it is tried before it is kept, and there it is refused.
-    assert "Permission" in next(one["reason"] for one in told["leftOut"] if one["name"] == "bad")
+    assert "Permission" in next(item["reason"] for item in response["leftOut"] if item["name"] == "bad")
     back = (await live.call("restore_session", name="evil", session="other")).structured
     assert "worse" in back["names"]
     assert not mark.exists()

@@ -29,13 +29,13 @@ class Listener:
         for _ in range(20):
             await asyncio.sleep(0)
         await self.wire.request("ping")
-        told = [
-            one["params"]["uri"]
-            for one in self.wire.other_messages
-            if one.get("method", "").endswith("resources/updated")
+        notifications = [
+            other_message["params"]["uri"]
+            for other_message in self.wire.other_messages
+            if other_message.get("method", "").endswith("resources/updated")
         ]
         self.wire.other_messages.clear()
-        return set(told)
+        return set(notifications)
 
 
 @pytest.fixture
@@ -81,4 +81,4 @@ async def test_number_of_tracked_classes_is_limited(listener: Listener) -> None:
     many = "for n in range({}, {} + 15): globals()[f'C{{n}}'] = type(f'C{{n}}', (), {{'__module__': '__main__'}})"
     for turn in range(40):
         await listener.heard("evaluate", expression=many.format(turn * 15, turn * 15))
-    assert [len(one) for one in listener.live._client._known.values()] == [MAX_TRACKED_CLASSES]
+    assert [len(item) for item in listener.live._client._known.values()] == [MAX_TRACKED_CLASSES]

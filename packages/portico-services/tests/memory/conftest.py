@@ -27,8 +27,8 @@ def url(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> str:
     """A store with nothing in it."""
     if engine == "sqlite":
         return f"sqlite://{tmp_path}/memory.db"
-    found: str = request.getfixturevalue("migrated_postgres_url")(MIGRATION_HISTORY, MIGRATIONS)
-    return found
+    response: str = request.getfixturevalue("migrated_postgres_url")(MIGRATION_HISTORY, MIGRATIONS)
+    return response
 
 
 @pytest.fixture
@@ -75,11 +75,11 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
             main(["memory", *words])
         except SystemExit as end:
             status = int(end.code or 0)
-        said = capsys.readouterr()
-        assert status == fails, said.err
+        output = capsys.readouterr()
+        assert status == fails, output.err
         if fails:
-            return said.err
-        return said.out if plain else [json.loads(line) for line in said.out.splitlines()]
+            return output.err
+        return output.out if plain else [json.loads(line) for line in output.out.splitlines()]
 
     return run
 

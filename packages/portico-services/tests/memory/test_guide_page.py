@@ -38,8 +38,8 @@ def steady(text: str) -> str:
 def steps(session: str) -> Iterator[tuple[list[str], str]]:
     """Each command that is typed, and what comes back."""
     for step in re.split(r"^\$ ", session, flags=re.MULTILINE)[1:]:
-        typed, _, said = step.partition("\n")
-        yield shlex.split(typed), said
+        typed, _, message = step.partition("\n")
+        yield shlex.split(typed), message
 
 
 @pytest.mark.parametrize("session", SESSIONS, ids=lambda session: session.splitlines()[0][:40])
@@ -67,13 +67,13 @@ def under(heading: str) -> str:
 
 async def test_every_tool_resource_prompt_and_setting_is_in_the_guide() -> None:
     tools = set(re.findall(r"`(memory_\w+)`", under("Tools")))
-    assert tools >= {f"memory_{one.name}" for one in TOOLS}
+    assert tools >= {f"memory_{item.name}" for item in TOOLS}
     server = Server("remembering", version="1")
     server.add(Memory(project="here/project"))
     async with server.lifespan(), Client(server) as client:
-        listed = {one.uri for one in await client.list_resources()}
-        listed |= {one.uri_template for one in await client.list_resource_templates()}
-        prompts = {one.name for one in await client.list_prompts()}
+        listed = {item.uri for item in await client.list_resources()}
+        listed |= {item.uri_template for item in await client.list_resource_templates()}
+        prompts = {item.name for item in await client.list_prompts()}
     part = under("Resources and prompts")
     assert set(re.findall(r"`(memory://[^`]+)`", part)) == listed
     assert set(re.findall(r"`(\w+)`", part.partition("Prompts:")[2])) >= prompts

@@ -24,15 +24,15 @@ def test_shell_captures_recalls_and_edits_memories(shell: Shell) -> None:
     (captured,) = shell("capture", "We", "decided to use", "PostgreSQL", "-t", "db")
     assert (captured["namespace"], captured["tags"]) == ("decisions", ["db"])
     shell("capture", "-", "-n", "context", stdin="From standard input\n")
-    (found,) = shell("recall", "which", "PostgreSQL?")
-    assert found["id"] == captured["id"]
+    (result,) = shell("recall", "which", "PostgreSQL?")
+    assert result["id"] == captured["id"]
     assert len(shell("list")) == 2
-    assert [one["id"] for one in shell("list", "-f", "tag:db")] == [captured["id"]]
+    assert [item["id"] for item in shell("list", "-f", "tag:db")] == [captured["id"]]
     assert "PostgreSQL" in shell("list", "--format", "table", plain=True)
     (edited,) = shell("edit", captured["id"][:8], "We", "use", "SQLite")
     assert edited["version"] == 2
-    (shown,) = shell("show", captured["id"])
-    assert [one["change"] for one in shown["history"]] == ["updated", "captured"]
+    (output,) = shell("show", captured["id"])
+    assert [item["change"] for item in output["history"]] == ["updated", "captured"]
     (counts,) = shell("stats")
     assert counts["total"] == 2
     shell("delete", captured["id"], "--permanent")
@@ -50,8 +50,8 @@ def test_history_in_a_table_says_what_was_there_before(shell: Shell) -> None:
 
 
 def test_secret_is_rejected_at_the_shell_too(shell: Shell) -> None:
-    said = shell("capture", f"The key is {KEY}", fails=1)
-    assert "Not stored" in said and KEY not in said
+    result = shell("capture", f"The key is {KEY}", fails=1)
+    assert "Not stored" in result and KEY not in result
     (captured,) = shell("capture", f"The key is {KEY}", "--secrets", "redact")
     assert captured["redacted"]
     assert "Not stored" in shell("capture", "fine", "-t", KEY, fails=1)
@@ -85,7 +85,7 @@ def test_export_is_written_to_a_file(shell: Shell, tmp_path: Path) -> None:
     shell("capture", "another matter", "-n", "config")
     shell("export", str(path), "--force")
     assert len(path.read_text().splitlines()) == 2
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["backup.jsonl", "data", "project"]
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["backup.jsonl", "data", "project"]
     for words in (("export", str(tmp_path / "no" / "folder.jsonl")), ("export", "a", "b")):
         shell(*words, fails=2)
 
@@ -99,8 +99,8 @@ def test_export_of_everything_has_all_projects_and_the_users_own(
     every = shell("export", "--all", plain=True)
     assert len(every.splitlines()) == 4
     main(["memory", "export", str(tmp_path / "two")])
-    told = capsys.readouterr().err
-    assert "2 memories of this project and of the user exported to " in told and "--all" in told
+    output = capsys.readouterr().err
+    assert "2 memories of this project and of the user exported to " in output and "--all" in output
     (brought,) = shell("import", "--store", str(tmp_path / "other.db"), stdin=every)
     assert brought["added"] == 4
 
@@ -141,8 +141,8 @@ def test_only_capturing_commands_create_a_missing_store(
 
 def test_weak_matches_are_marked(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
     shell("capture", "The staging server listens on port 8080", "-n", "config")
-    shown = shell("recall", "pizza", "--format", "table", plain=True)
-    assert "MATCH" in shown and "weak" in shown
+    result = shell("recall", "pizza", "--format", "table", plain=True)
+    assert "MATCH" in result and "weak" in result
     main(["memory", "recall", "pizza", "--format", "table"])
     assert "no memory is a good match" in capsys.readouterr().err
     assert "MATCH" not in shell("recall", "staging server port", "--format", "table", plain=True)
@@ -152,8 +152,8 @@ def test_project_is_shown_where_several_are_listed(shell: Shell, monkeypatch: py
     monkeypatch.setenv("COLUMNS", "200")
     for project in ("github.com/ann/shop", "github.com/ann/site"):
         shell("capture", f"The port of {project} is 8080", "-n", "config", "--project", project)
-    shown = shell("list", "-f", "project:*", "--format", "table", plain=True)
-    assert "PROJECT" in shown and "github.com/ann/shop" in shown and "github.com/ann/site" in shown
+    result = shell("list", "-f", "project:*", "--format", "table", plain=True)
+    assert "PROJECT" in result and "github.com/ann/shop" in result and "github.com/ann/site" in result
     shell("capture", "nothing else", "-n", "config")
     assert "PROJECT" not in shell("list", "--format", "table", plain=True)
 
@@ -187,7 +187,7 @@ def test_delete_by_filter_requires_confirmation(shell: Shell) -> None:
     assert shell("delete", "-f", "tag:none", "--format", "table", plain=True) == "0 memories deleted\n"
     assert len(shell("list")) == 2
     assert shell("delete", "-f", "tag:old", "--allow-bulk-delete")[0]["count"] == 1
-    assert [one["content"] for one in shell("list")] == ["about pears"]
+    assert [item["content"] for item in shell("list")] == ["about pears"]
     shell("delete", "x", "-f", "tag:old", fails=2)
 
 
@@ -215,8 +215,8 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_hooks_are_installed_and_removed(shell: Shell, settings: Path) -> None:
-    shown = shell("hooks", "install", plain=True)
-    assert "memory hook session-start" in shown and "--write" in shown and not settings.exists()
+    result = shell("hooks", "install", plain=True)
+    assert "memory hook session-start" in result and "--write" in result and not settings.exists()
     theirs = {"matcher": "Bash", "hooks": [{"type": "command", "command": "echo portico"}]}
     before = {"model": "opus", "hooks": {"Stop": [theirs]}}
     settings.parent.mkdir(parents=True)
@@ -275,7 +275,7 @@ def test_memories_are_shared_at_the_shell(shell: Shell, tmp_path: Path) -> None:
     assert shell("sync")[0]["sent"] == 1
     other = str(tmp_path / "other.db")
     assert shell("sync", "--direction", "fetch", "--store", other)[0]["added"] == 1
-    assert [one["content"] for one in shell("list", "--store", other)] == ["about plums"]
+    assert [item["content"] for item in shell("list", "--store", other)] == ["about plums"]
     assert "Unknown remote" in shell("sync", "--remote", "elsewhere", fails=1)
 
 
@@ -291,14 +291,14 @@ def test_shell_restores_a_deleted_memory(shell: Shell) -> None:
     assert shell("list") == []
     (back,) = shell("restore", captured["id"])
     assert back["id"] == captured["id"]
-    assert [one["id"] for one in shell("list")] == [captured["id"]]
+    assert [item["id"] for item in shell("list")] == [captured["id"]]
 
 
 def test_table_format_prints_lines_without_json(shell: Shell) -> None:
     (captured,) = shell("capture", "Plants are watered on Mondays", "-t", "home", "-t", "plants")
     for words in (("show", captured["id"]), ("stats",)):
-        said = shell(*words, "--format", "table", plain=True)
-        assert "{" not in said and '"' not in said
+        result = shell(*words, "--format", "table", plain=True)
+        assert "{" not in result and '"' not in result
     assert "tags" in shell("show", captured["id"], "--format", "table", plain=True)
 
 

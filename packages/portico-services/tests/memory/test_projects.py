@@ -30,7 +30,7 @@ def app(folder: Path) -> Path:
 
 
 async def contents(client: Client) -> list[str]:
-    return [one["content"] for one in (await call_tool(client, "memory_recall"))["memories"]]
+    return [memory["content"] for memory in (await call_tool(client, "memory_recall"))["memories"]]
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
@@ -45,8 +45,8 @@ async def test_two_folders_of_one_name_share_nothing(tmp_path: Path, revision: s
         for folder in folders:
             async with Client(server, protocol_version=revision, roots=[folder]) as client:
                 assert await contents(client) == [f"This is known in {folder}."]
-                found = (await call_tool(client, "memory_recall", query="what is known in this app"))["memories"]
-                assert [one["content"] for one in found] == [f"This is known in {folder}."]
+                result = (await call_tool(client, "memory_recall", query="what is known in this app"))["memories"]
+                assert [item["content"] for item in result] == [f"This is known in {folder}."]
                 assert (await call_tool(client, "memory_status"))["project"] == f"path{folder}"
                 listed = (await client.read_resource("memory://project/context"))[0].text
                 assert str(folder) in listed and listed.count("This is known") == 1
@@ -65,8 +65,8 @@ async def test_capitals_of_a_remote_make_no_other_project(serving: Serving, tmp_
     await call_tool(clones[1], "memory_capture", content="This is known in the other clone.", namespace="context")
     assert "This is known in the other clone." in await contents(clones[0])
     for name in ("github.com/Owner/App", "GitHub.com/owner/app"):
-        found = await call_tool(clones[1], "memory_recall", filter=f"project:{name}")
-        assert len(found["memories"]) == 2, name
+        result = await call_tool(clones[1], "memory_recall", filter=f"project:{name}")
+        assert len(result["memories"]) == 2, name
     assert git_project.detect_project(tmp_path / "x" / "app").former == "github.com/Owner/App"
 
 
@@ -77,8 +77,8 @@ async def test_memories_stored_under_the_former_project_name_are_found(serving: 
     for name in ("x", "y"):
         client = await serving(project=None, project_dir=app(tmp_path / name / "app"))
         assert await contents(client) == [CAPTURE["content"]]
-        found = await call_tool(client, "memory_recall", query="storage")
-        assert [one["content"] for one in found["memories"]] == [CAPTURE["content"]]
+        result = await call_tool(client, "memory_recall", query="storage")
+        assert [memory["content"] for memory in result["memories"]] == [CAPTURE["content"]]
         assert (await call_tool(client, "memory_prompts", action="run", name="old"))["text"] == "As before."
     fresh = await serving(project=None, project_dir=app(tmp_path / "x" / "other"))
     assert await contents(fresh) == []
@@ -87,8 +87,8 @@ async def test_memories_stored_under_the_former_project_name_are_found(serving: 
 async def test_sync_continues_after_project_rename(clone: Clone, tmp_path: Path) -> None:
     """As a version wrote it that knew folders by their last name alone."""
     ann, bob = await clone("ann"), await clone("bob")
-    for one in (ann, bob):
-        one.project, one.former = "folder/origin", None
+    for item in (ann, bob):
+        item.project, item.former = "folder/origin", None
     kept = (await ann.capture(MemoryDraft(content="Use PostgreSQL for storage", namespace="decisions"))).record
     await sync_memories(ann)
     await sync_memories(bob)
@@ -111,8 +111,8 @@ def test_hooks_tell_folders_of_one_name_apart(
         monkeypatch.chdir(app(tmp_path / name / "app"))
         shell("capture", f"Known in {name} alone.", "-n", "context")
     for name in ("x", "y"):
-        given = json.dumps({"cwd": str(tmp_path / name / "app")})
-        (answer,) = shell("hook", "session-start", stdin=given)
+        result = json.dumps({"cwd": str(tmp_path / name / "app")})
+        (answer,) = shell("hook", "session-start", stdin=result)
         assert re.findall(r"Known in \w alone", str(answer)) == [f"Known in {name} alone"]
 
 

@@ -23,7 +23,7 @@ async def test_capture_answers_with_an_id_and_a_urn(serving: Serving) -> None:
     assert (captured["namespace"], captured["domain"], captured["tags"]) == ("decisions", "project", ["db"])
     assert (captured["stored"], captured["redacted"]) == (True, False)
     recalled = await call_tool(client, "memory_recall", query="which storage?")
-    assert [one["content"] for one in recalled["memories"]] == ["Use PostgreSQL for storage"]
+    assert [memory["content"] for memory in recalled["memories"]] == ["Use PostgreSQL for storage"]
     assert (await call_tool(client, "memory_get", memory_id=captured["urn"]))["content"] == CAPTURE["content"]
 
 
@@ -88,21 +88,21 @@ async def test_error_numbers_are_jsonrpc_codes_with_that_error_style(serving: Se
 
 async def test_alternative_naming_lists_its_own_names(serving: Serving) -> None:
     client = await serving(revision="2024-11-05", tool_prefix="subcog")
-    assert {one.name for one in await client.list_tools()} >= {"subcog_capture", "subcog_recall"}
+    assert {item.name for item in await client.list_tools()} >= {"subcog_capture", "subcog_recall"}
     result = await client.call_tool("subcog_capture", CAPTURE)
     captured = json.loads(result.content[0].text)
     assert captured["urn"] == f"subcog://project/decisions/{captured['id']}"
-    listed = {one.uri: one for one in await client.list_resources()}
+    listed = {item.uri: item for item in await client.list_resources()}
     assert listed["subcog://help"].mime_type == "text/markdown"
     assert listed["subcog://project"].mime_type == "application/json"
     contents = await client.read_resource("subcog://project/decisions")
     assert contents[0].uri == "subcog://project/decisions"
     assert contents[0].mime_type == "application/json"
-    shown = json.loads(contents[0].text)
-    assert shown["count"] == 1 and shown["memories"][0]["id"] == captured["id"]
-    prompts = {one.name: one for one in await client.list_prompts()}
+    data = json.loads(contents[0].text)
+    assert data["count"] == 1 and data["memories"][0]["id"] == captured["id"]
+    prompts = {item.name: item for item in await client.list_prompts()}
     assert prompts["subcog_capture"].description == "Guided memory capture"
-    assert [(one.name, one.required) for one in prompts["subcog_capture"].arguments] == [("content", True)]
+    assert [(item.name, item.required) for item in prompts["subcog_capture"].arguments] == [("content", True)]
     got = await client.get_prompt("subcog_capture", {"content": "Important decision"})
     text = got.messages[0].content.text
     assert text.startswith("Capture this memory:\n\nContent: Important decision\n\nSuggested namespace: decisions\n")
@@ -112,13 +112,13 @@ async def test_alternative_naming_lists_its_own_names(serving: Serving) -> None:
 async def test_detail_level_determines_the_shown_fields(serving: Serving) -> None:
     client = await serving()
     await call_tool(client, "memory_capture", content="word " * 500, namespace="context", author="ann")
-    shown = {
+    output = {
         detail: (await call_tool(client, "memory_recall", detail=detail))["memories"][0]
         for detail in ("light", "medium", "everything")
     }
-    assert len(shown["light"]["content"]) < len(shown["medium"]["content"]) < len(shown["everything"]["content"])
-    assert shown["light"]["cut"] and shown["medium"]["cut"] and "cut" not in shown["everything"]
-    assert "author" not in shown["light"] and shown["medium"]["author"] == "ann"
+    assert len(output["light"]["content"]) < len(output["medium"]["content"]) < len(output["everything"]["content"])
+    assert output["light"]["cut"] and output["medium"]["cut"] and "cut" not in output["everything"]
+    assert "author" not in output["light"] and output["medium"]["author"] == "ann"
 
 
 async def test_cursor_returns_the_next_page(serving: Serving) -> None:
@@ -128,7 +128,7 @@ async def test_cursor_returns_the_next_page(serving: Serving) -> None:
     first = await call_tool(client, "memory_recall", limit=3)
     rest = await call_tool(client, "memory_recall", limit=3, cursor=first["nextCursor"])
     assert "nextCursor" not in rest
-    assert len({one["id"] for one in first["memories"] + rest["memories"]}) == 5
+    assert len({item["id"] for item in first["memories"] + rest["memories"]}) == 5
     assert "cursor" in (await call_failing_tool(client, "memory_recall", cursor="not ours"))[0]
 
 
@@ -143,7 +143,7 @@ async def test_update_delete_restore_and_history(serving: Serving) -> None:
     assert (await call_tool(client, "memory_recall", query="SQLite"))["count"] == 0
     assert (await call_tool(client, "memory_restore", memory_id=id))["status"] == "active"
     changes = (await call_tool(client, "memory_history", memory_id=id))["changes"]
-    assert [one["change"] for one in changes] == ["restored", "deleted", "updated", "captured"]
+    assert [change["change"] for change in changes] == ["restored", "deleted", "updated", "captured"]
     assert changes[2]["content"] == CAPTURE["content"]
 
 
@@ -162,7 +162,7 @@ async def test_status_and_namespaces_count(serving: Serving) -> None:
     status = await call_tool(client, "memory_status")
     assert (status["total"], status["by_namespace"], status["tags"]) == (1, {"decisions": 1}, {"db": 1})
     assert (status["project"], status["secrets"]) == ("here/project", "block")
-    names = {one["name"]: one for one in (await call_tool(client, "memory_namespaces"))["namespaces"]}
+    names = {namespace["name"]: namespace for namespace in (await call_tool(client, "memory_namespaces"))["namespaces"]}
     assert len(names) == 14
     assert names["decisions"]["count"] == 1 and names["help"]["writable"] is False
 
@@ -204,20 +204,20 @@ async def test_namespace_subscription_reports_captured_memories(serving: Serving
 
 async def test_first_memory_of_a_namespace_changes_the_list_of_resources(serving: Serving) -> None:
     client = await serving()
-    assert "memory://project/decisions" not in {one.uri for one in await client.list_resources()}
+    assert "memory://project/decisions" not in {resource.uri for resource in await client.list_resources()}
     async with client.listen(resources=True) as changes:
         await call_tool(client, "memory_capture", **CAPTURE)
         await anext(aiter(changes))
-    assert "memory://project/decisions" in {one.uri for one in await client.list_resources()}
+    assert "memory://project/decisions" in {resource.uri for resource in await client.list_resources()}
 
 
 async def test_capture_is_logged_to_a_client_that_wants_to_know(serving: Serving) -> None:
     heard: list[Any] = []
     client = await serving(revision="2025-06-18", client={"log_handler": heard.append, "log_level": "debug"})
     captured = await call_tool(client, "memory_capture", **CAPTURE)
-    told = [(one.level, one.logger, one.data) for one in heard]
-    assert told[1] == ("info", "memory", f"Captured memory {captured['id']}")
-    assert told[0] == ("debug", "memory", "memory_capture called with content, namespace")
+    notifications = [(item.level, item.logger, item.data) for item in heard]
+    assert notifications[1] == ("info", "memory", f"Captured memory {captured['id']}")
+    assert notifications[0] == ("debug", "memory", "memory_capture called with content, namespace")
 
 
 async def test_global_is_the_user_everywhere(serving: Serving) -> None:
@@ -232,7 +232,7 @@ async def test_log_names_tools_as_they_are_listed(serving: Serving) -> None:
     heard: list[Any] = []
     client = await serving(revision="2025-06-18", client={"log_handler": heard.append}, tool_prefix="subcog")
     await call_failing_tool(client, "subcog_get", memory_id="nowhere")
-    assert [one.data for one in heard] == [
+    assert [item.data for item in heard] == [
         "subcog_get rejected: Memory 'nowhere' not found. Use subcog_recall to search by content."
     ]
 

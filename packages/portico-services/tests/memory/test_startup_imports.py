@@ -45,10 +45,10 @@ MOST_MODULES = 225
 
 
 def test_startup_loads_only_modules_needed_for_a_recall(tmp_path: Path) -> None:
-    asked = "".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in ASKED)
+    result = "".join(json.dumps({"jsonrpc": "2.0", **item}) + "\n" for item in ASKED)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        input=asked,
+        input=result,
         capture_output=True,
         text=True,
         timeout=60,

@@ -65,9 +65,9 @@ def _program(name: str, package: str, places: str | None = None) -> str:
             debian.install(package)
     except debian.NotInstalled as why:
         debian.without(why)
-    found = shutil.which(name, path=places)
-    assert found is not None
-    return found
+    result = shutil.which(name, path=places)
+    assert result is not None
+    return result
 
 
 @pytest.fixture(scope="session")

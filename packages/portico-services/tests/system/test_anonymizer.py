@@ -26,16 +26,16 @@ def hidden(value: Any, level: Any = "anonymize", **options: Any) -> Any:
 
 
 def test_anonymizer_learns_names_from_fields() -> None:
-    shown = hidden({"TargetUserName": "Alice", "message": "alice logged in; ALICE's session, not malice"})
-    token = shown["TargetUserName"]
+    result = hidden({"TargetUserName": "Alice", "message": "alice logged in; ALICE's session, not malice"})
+    token = result["TargetUserName"]
     assert re.fullmatch(r"user-[0-9a-f]{12}", token)
-    assert shown["message"] == f"{token} logged in; {token}'s session, not malice"
+    assert result["message"] == f"{token} logged in; {token}'s session, not malice"
 
 
 def test_anonymization_token_depends_on_the_key() -> None:
-    one = hidden({"user": "alice"})["user"]
-    assert hidden({"SubjectUserName": "ALICE"})["SubjectUserName"] == one
-    assert Anonymizer("anonymize", b"x" * 32).anonymize({"user": "alice"})["user"] != one
+    item = hidden({"user": "alice"})["user"]
+    assert hidden({"SubjectUserName": "ALICE"})["SubjectUserName"] == item
+    assert Anonymizer("anonymize", b"x" * 32).anonymize({"user": "alice"})["user"] != item
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_anonymization_token_depends_on_the_key() -> None:
     ],
 )
 def test_names_in_free_text_are_found(text: str, gone: list[str]) -> None:
-    shown = hidden(text)
-    assert not [name for name in gone if name in shown]
+    result = hidden(text)
+    assert not [name for name in gone if name in result]
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_under_strict_nothing_stays() -> None:
     text = (
         "root from 127.0.0.1, S-1-5-18, 00:1a:2b:3c:4d:5e, {12345678-1234-1234-1234-123456789abc}, https://x.example/y"
     )
-    shown = hidden({"user": "root", "message": text}, "strict")["message"]
+    output = hidden({"user": "root", "message": text}, "strict")["message"]
     for name in ("root", "127.0.0.1", "S-1-5-18", "00:1a", "123456789abc", "x.example"):
-        assert name not in shown
+        assert name not in output
 
 
 def test_off_changes_nothing() -> None:
@@ -99,8 +99,8 @@ def test_off_changes_nothing() -> None:
     ],
 )
 def test_fields_with_several_names(field: str, value: str, gone: list[str]) -> None:
-    shown = msgspec.json.encode(hidden({field: value, "message": f"about {value} and {' '.join(gone)}"})).decode()
-    assert not [name for name in gone if name in shown]
+    result = msgspec.json.encode(hidden({field: value, "message": f"about {value} and {' '.join(gone)}"})).decode()
+    assert not [name for name in gone if name in result]
 
 
 def test_names_learned_from_a_page_do_not_apply_to_the_next() -> None:
@@ -111,9 +111,9 @@ def test_names_learned_from_a_page_do_not_apply_to_the_next() -> None:
 
 
 def test_own_fields_are_not_anonymized() -> None:
-    shown = hidden({"user": "error", "level": "ERROR", "nextCursor": "error", "logName": "error", "timestamp": "error"})
-    assert shown["level"] == "ERROR"
-    assert shown["nextCursor"] == shown["logName"] == shown["timestamp"] == "error"
+    error = hidden({"user": "error", "level": "ERROR", "nextCursor": "error", "logName": "error", "timestamp": "error"})
+    assert error["level"] == "ERROR"
+    assert error["nextCursor"] == error["logName"] == error["timestamp"] == "error"
 
 
 def test_names_of_this_machine_are_always_known() -> None:
@@ -122,16 +122,16 @@ def test_names_of_this_machine_are_always_known() -> None:
 
 def test_anonymization_token_is_resolved_in_arguments() -> None:
     anonymizer = Anonymizer("anonymize", KEY)
-    shown = anonymizer.anonymize({"path": "/home/alice/notes.txt"})["path"]
-    assert "alice" not in shown
-    assert anonymizer.resolve_token(shown)[0] == "/home/alice/notes.txt"
+    output = anonymizer.anonymize({"path": "/home/alice/notes.txt"})["path"]
+    assert "alice" not in output
+    assert anonymizer.resolve_token(output)[0] == "/home/alice/notes.txt"
     assert anonymizer.resolve_token("user-000000000000")[0] == "user-000000000000"
 
 
 def test_token_is_not_hidden_again() -> None:
     anonymizer = Anonymizer("anonymize", KEY)
-    shown = anonymizer.anonymize({"user": "alice"})
-    assert anonymizer.anonymize(shown) == shown
+    result = anonymizer.anonymize({"user": "alice"})
+    assert anonymizer.anonymize(result) == result
 
 
 @pytest.mark.parametrize("text", ["a@" * 50_000, "1." * 50_000, ":" * 50_000, "S-1" + "-1" * 50_000, "user=" * 20_000])
@@ -173,8 +173,8 @@ def named(event: Any, field: str = "") -> Iterator[tuple[str, str]]:
 def texts_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from texts_in(one)
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from texts_in(item)
 
 
 @pytest.mark.parametrize("level", ["anonymize", "strict"])
@@ -190,19 +190,19 @@ def test_no_name_of_the_corpus_is_disclosed(evtx_files: list[Path], level: str, 
         names = {pair for pair in names if pair[1] not in ("-", "::") and not pair[1].startswith("%%")}
         if level == "anonymize":
             names = {(kind, name) for kind, name in names if not is_well_known(name)}
-        shown = bytearray()
+        result = bytearray()
         cursor = None
         while True:
             page = machine.query(path.stem, LogQuery(), 1000, 0, cursor)
             texts = [[entry.message, entry.computer] for entry in page.entries]
-            shown += msgspec.json.encode(texts)
+            result += msgspec.json.encode(texts)
             for entry in page.entries[::200]:
                 # The names of members are those of the format: one of them is "System".
-                shown += msgspec.json.encode(list(texts_in(machine.entry(path.stem, entry.id).fields)))
+                result += msgspec.json.encode(list(texts_in(machine.entry(path.stem, entry.id).fields)))
             cursor = page.next_cursor
             if cursor is None:
                 break
-        said = shown.decode().casefold().replace("\\\\", "\\")
+        said = result.decode().casefold().replace("\\\\", "\\")
         for kind, name in names:
             folded = name.casefold()
             # First whether it is there at all, which is quick: most are not.

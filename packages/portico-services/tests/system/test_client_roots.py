@@ -51,8 +51,8 @@ async def test_client_root_is_readable_after_one_confirmation(folder: Path, revi
         assert await read(client, folder / "mine" / "plan.txt") == "The plan."
         assert await read(client, folder / "mine" / "plan.txt") == "The plan."
         assert len(user.asked) == 1 and str(folder / "mine") in user.asked[0]
-        found = (await client.call_tool("fs_search", {"fileName": "*.txt"})).structured["files"]
-        assert [one["path"] for one in found] == [str(folder / "mine" / "plan.txt")]
+        result = (await client.call_tool("fs_search", {"fileName": "*.txt"})).structured["files"]
+        assert [item["path"] for item in result] == [str(folder / "mine" / "plan.txt")]
         with pytest.raises(ToolError, match="outside"):
             await read(client, folder / "other" / "plan.txt")
         assert len(user.asked) == 1

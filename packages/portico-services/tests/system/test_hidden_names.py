@@ -80,29 +80,31 @@ def _people(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machines, "local_names", lambda: iter(people))
 
     def listed(name: str | None, order: Any, limit: int | None) -> tuple[list[ProcessInfo], int]:
-        found = [
+        results = [
             ProcessInfo(1, "init", username="root", cmdline="/sbin/init"),
             ProcessInfo(2, "sh", username="adalbert", cmdline="sh -c 'run as adalbert for m.kowalski'"),
         ]
-        wanted = (name or "").casefold()
-        found = [one for one in found if wanted in one.name or wanted in (one.cmdline or "")]
-        return found[:limit], len(found)
+        result = (name or "").casefold()
+        results = [item for item in results if result in item.name or result in (item.cmdline or "")]
+        return results[:limit], len(results)
 
     monkeypatch.setattr(processes, "list_processes", listed)
 
 
 @pytest.fixture(params=LEVELS)
 def shown(request: pytest.FixtureRequest, folder: Path) -> Iterator[Shown]:
-    one = Shown(folder, request.param)
-    yield one
-    one.service._close()
+    result = Shown(folder, request.param)
+    yield result
+    result.service._close()
 
 
 async def ask(client: Client, shown: Shown, tool: str, **arguments: Any) -> Any:
     result = await client.call_tool(tool, arguments, raise_on_error=False)
-    said = result.structured if result.structured is not None else [getattr(one, "text", "") for one in result.content]
-    shown.check(said, f"{tool} {arguments}")
-    return said
+    response = (
+        result.structured if result.structured is not None else [getattr(item, "text", "") for item in result.content]
+    )
+    shown.check(response, f"{tool} {arguments}")
+    return response
 
 
 WORDS = st.sampled_from(["", "user=", "for ", "is ", ".txt", "sh", "x", "invalid user "])
@@ -256,12 +258,12 @@ async def test_file_is_read_by_whole_lines(shown: Shown) -> None:
         path = f"{shown.folder}/data/home/{user}/{user}.txt"
         whole = (await ask(client, shown, "fs_read", path=path))["content"]
         size = len(f"user=adalbert\nhe is adalbert\n{LOG}".encode())
-        found, offset = "", 0
+        result, offset = "", 0
         while offset is not None:
             part = await ask(client, shown, "fs_read", path=path, offset=offset, length=3)
             assert part["offset"] == offset
-            found, offset = found + part["content"], part["nextOffset"]
-        assert found == whole
+            result, offset = result + part["content"], part["nextOffset"]
+        assert result == whole
         # From the middle of a line on, it is that line.
         for offset in range(0, size, 3):
             part = await ask(client, shown, "fs_read", path=path, offset=offset, length=3)

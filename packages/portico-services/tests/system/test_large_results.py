@@ -76,17 +76,17 @@ async def test_progress_is_reported_while_a_slow_tool_runs(
         return usual(*given, **named)
 
     monkeypatch.setattr(Machine, slow, waits)
-    told: list[float] = []
-    said: list[str | None] = []
+    notifications: list[float] = []
+    messages: list[str | None] = []
 
     def heard(progress: float, total: float | None, message: str | None) -> None:
-        told.append(progress)
-        said.append(message)
-        if len(told) == 3:
+        notifications.append(progress)
+        messages.append(message)
+        if len(notifications) == 3:
             enough.set()
 
     async with asyncio.timeout(60), Client(server, protocol_version=revision) as client:
         await client.call_tool(tool, arguments, progress_handler=heard, raise_on_error=False)
-    assert len(told) >= 3 and told == sorted(told)
+    assert len(notifications) >= 3 and notifications == sorted(notifications)
     # 2024-11-05 has no words for it.
-    assert all(message is None or message.startswith("Running for ") for message in said)
+    assert all(message is None or message.startswith("Running for ") for message in messages)

@@ -50,15 +50,15 @@ class Follower:
         self.problems: list[str] = []
 
     def told(self, limit: int = 10) -> list[str]:
-        found: list[str] = []
+        results: list[str] = []
         has_more = True
         while has_more:
             page = self._logs.follow("log", self._query, limit=limit, cursor=self._cursor)
             assert len(page.entries) <= limit
-            found += [entry.message for entry in page.entries]
+            results += [entry.message for entry in page.entries]
             self._cursor, has_more = page.cursor, page.has_more
             self.problems += page.problems
-        return found
+        return results
 
 
 def messages(*numbers: int) -> list[str]:
@@ -184,9 +184,9 @@ def test_fast_growing_log_is_reported_in_parts(tmp_path: Path, monkeypatch: pyte
     with log.open("a") as file:
         file.write("x" * 5000 + "\n")  # longer than what is read at once
     add(log, 200)
-    told = follower.told(limit=1000)
-    assert [message for message in told if message.startswith("message")] == messages(*range(201))
-    assert sum(message.count("x") for message in told) == 5000
+    result = follower.told(limit=1000)
+    assert [message for message in result if message.startswith("message")] == messages(*range(201))
+    assert sum(message.count("x") for message in result) == 5000
 
 
 def test_filters_apply_to_followed_entries(tmp_path: Path) -> None:
@@ -226,8 +226,8 @@ def test_text_log_is_not_read_from_its_beginning_to_be_followed(tmp_path: Path) 
     text = TextLog("log", "", roots, partial(find_rotated_files, roots, str(log)))
     place = text.end_position()
     add(log, 20_000)
-    found = text.read_since(place, 10, [])
-    assert [entry.message for entry in found.entries] == messages(20_000)
+    result = text.read_since(place, 10, [])
+    assert [entry.message for entry in result.entries] == messages(20_000)
 
 
 # As a tool
@@ -255,9 +255,9 @@ async def test_call_waits_for_the_next_entry(tmp_path: Path) -> None:
         await asyncio.sleep(0.2)
         assert not waiting.done()
         add(tmp_path / "log", 2, 3)
-        told = await waiting
-        assert told["entries"][0]["message"] == "message 2"
-        assert told["nextCursor"] != first["nextCursor"]
+        notification = await waiting
+        assert notification["entries"][0]["message"] == "message 2"
+        assert notification["nextCursor"] != first["nextCursor"]
 
 
 async def test_without_a_cursor_it_waits_from_now_on(tmp_path: Path) -> None:
@@ -272,9 +272,9 @@ async def test_without_a_cursor_it_waits_from_now_on(tmp_path: Path) -> None:
 async def test_follow_returns_a_cursor_at_timeout(tmp_path: Path) -> None:
     add(tmp_path / "log", 1)
     async with serving(tmp_path / "log") as client:
-        told = await follow_log(client, waitSeconds=0.2)
-        assert told["entries"] == []
-        assert told["nextCursor"]
+        result = await follow_log(client, waitSeconds=0.2)
+        assert result["entries"] == []
+        assert result["nextCursor"]
 
 
 async def test_followed_entries_are_anonymized(tmp_path: Path) -> None:
@@ -321,8 +321,8 @@ async def test_subscriptions_listen_reports_a_growing_log(tmp_path: Path, connec
     server.add(service)
     async with server.lifespan():
         wire = connect(server)
-        wanted = {"notifications": {"resourceSubscriptions": ["eventlog://log"]}, "_meta": wire.envelope()}
-        wire.send({"jsonrpc": "2.0", "id": "listen", "method": "subscriptions/listen", "params": wanted})
+        expected = {"notifications": {"resourceSubscriptions": ["eventlog://log"]}, "_meta": wire.envelope()}
+        wire.send({"jsonrpc": "2.0", "id": "listen", "method": "subscriptions/listen", "params": expected})
         assert (await wire.receive())["method"] == "notifications/subscriptions/acknowledged"
         await service.poll_logs()
         add(tmp_path / "log", 2)

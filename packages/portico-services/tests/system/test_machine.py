@@ -27,9 +27,9 @@ def tampered_record(file: Path) -> int | None:
 
 def test_this_process_is_among_the_processes() -> None:
     pytest.importorskip("psutil")
-    found, total = processes.list_processes(None, "pid", 100_000)
-    assert total == len(found)
-    [mine] = [one for one in found if one.pid == os.getpid()]
+    result, total = processes.list_processes(None, "pid", 100_000)
+    assert total == len(result)
+    [mine] = [item for item in result if item.pid == os.getpid()]
     assert mine.parent == os.getppid()
     assert mine.resident_size is not None and mine.resident_size > 10**6
     assert Path(sys.executable).name in (mine.cmdline or "")
@@ -37,10 +37,10 @@ def test_this_process_is_among_the_processes() -> None:
 
 def test_processes_are_found_by_name_and_put_in_order() -> None:
     pytest.importorskip("psutil")
-    found, total = processes.list_processes("PYTEST", "memory", 1)
-    assert len(found) == 1
+    result, total = processes.list_processes("PYTEST", "memory", 1)
+    assert len(result) == 1
     assert total >= 1
-    sizes = [one.resident_size or 0 for one in processes.list_processes(None, "memory", 100)[0]]
+    sizes = [item.resident_size or 0 for item in processes.list_processes(None, "memory", 100)[0]]
     assert sizes == sorted(sizes, reverse=True)
 
 

@@ -56,13 +56,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def system(folder: Path, **options: Any) -> System:
-    given = {
+    values = {
         "allowed_paths": [folder / "files"],
         "logs": {"app": folder / "app.log"},
         "platform_logs": False,
         "file_index": False,
     }
-    return System(**(given | options))
+    return System(**(values | options))
 
 
 @asynccontextmanager
@@ -206,11 +206,11 @@ async def test_wrong_arguments_are_explained(folder: Path) -> None:
 async def test_personal_names_are_anonymized_by_default(folder: Path) -> None:
     async with serving(system(folder)) as client:
         page = json.dumps(await ask(client, "eventlog_query", logName="app", limit=100, messageContains="failed"))
-        found = await ask(client, "fs_search", contains="write")
-        for text in (page, json.dumps(found)):
+        response = await ask(client, "fs_search", contains="write")
+        for text in (page, json.dumps(response)):
             for name in ("bob", "pc7", "10.0.0.", "10.1.2.3", "alice", "example.org"):
                 assert name not in text
-        path = found["files"][0]["path"]
+        path = response["files"][0]["path"]
         assert "/home/user-" in path
         part = await ask(client, "fs_read", path=path)
         assert "alice" not in part["content"]
@@ -269,33 +269,33 @@ async def test_control_characters_are_made_visible(folder: Path) -> None:
 
 
 async def test_registry_is_read_only_until_it_is_not(folder: Path) -> None:
-    given = {"path": r"HKCU\Software\Example", "name": "Answer", "value": 42}
+    values = {"path": r"HKCU\Software\Example", "name": "Answer", "value": 42}
     async with serving(system(folder)) as client:
-        assert not (await ask(client, "reg_write", **given, dry_run=True))["written"]
-        assert "read-only here" in await refused(client, "reg_write", **given)
+        assert not (await ask(client, "reg_write", **values, dry_run=True))["written"]
+        assert "read-only here" in await refused(client, "reg_write", **values)
     async with serving(system(folder, access_levels={"registry": "read-write"})) as client:
-        assert (await ask(client, "reg_write", **given))["written"]
-        assert (await ask(client, "reg_read", path=given["path"], name="answer"))["value"] == 42
+        assert (await ask(client, "reg_write", **values))["written"]
+        assert (await ask(client, "reg_read", path=values["path"], name="answer"))["value"] == 42
         assert (await ask(client, "reg_list", path=r"HKCU\Software"))["subkeys"] == ["Example"]
 
 
 @pytest.mark.parametrize("answer, written", [("yes", True), ("no", False)])
 async def test_where_the_user_can_be_asked_writing_is_confirmed(folder: Path, answer: str, written: bool) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def elicit(params: Any, *_: Any) -> Any:
-        asked.append(params.message)
+        requests.append(params.message)
         return {"value": answer}
 
     server = Server("test", version="1")
     server.add(system(folder, access_levels={"registry": "read-write"}))
-    given = {"path": r"HKCU\Software\Example", "name": "Answer", "value": 42}
+    values = {"path": r"HKCU\Software\Example", "name": "Answer", "value": 42}
     async with server.lifespan(), Client(server, elicitation_handler=elicit) as client:
         if written:
-            assert (await ask(client, "reg_write", **given))["written"]
+            assert (await ask(client, "reg_write", **values))["written"]
         else:
-            assert "the user declined" in await refused(client, "reg_write", **given)
-    assert asked == [r"Write 42 to HKEY_CURRENT_USER\Software\Example\Answer?"]
+            assert "the user declined" in await refused(client, "reg_write", **values)
+    assert requests == [r"Write 42 to HKEY_CURRENT_USER\Software\Example\Answer?"]
 
 
 @pytest.mark.parametrize("level", [None, 7])
@@ -321,8 +321,8 @@ async def test_disabled_or_unknown_access_level_hides_the_components(
         names = [tool.name for tool in await client.list_tools()]
         assert not [name for name in names if name.startswith("fs_")]
         assert "eventlog_query" in names
-        assert "fs://roots" not in [one.uri for one in await client.list_resources()]
-        assert "find-large-files" not in [one.name for one in await client.list_prompts()]
+        assert "fs://roots" not in [item.uri for item in await client.list_resources()]
+        assert "find-large-files" not in [item.name for item in await client.list_prompts()]
         with pytest.raises(ProtocolError):
             await client.call_tool("fs_list")
 
@@ -355,14 +355,14 @@ async def test_every_call_leaves_a_record(folder: Path) -> None:
 
 async def test_resources_and_templates(folder: Path) -> None:
     async with serving(system(folder, privacy="off")) as client:
-        assert sorted(one.uri for one in await client.list_resources()) == [
+        assert sorted(item.uri for item in await client.list_resources()) == [
             "eventlog://logs",
             "fs://roots",
             "reg://hives",
             "system://audit",
             "system://health",
         ]
-        assert sorted(one.uri_template for one in await client.list_resource_templates()) == [
+        assert sorted(item.uri_template for item in await client.list_resource_templates()) == [
             "eventlog://{logName}",
             "eventlog://{logName}/{id}",
             "fs://{+path}",
@@ -392,15 +392,15 @@ async def test_resources_and_templates(folder: Path) -> None:
 
 async def test_prompts(folder: Path) -> None:
     async with serving(system(folder)) as client:
-        assert [one.name for one in await client.list_prompts()] == [
+        assert [prompt.name for prompt in await client.list_prompts()] == [
             "diagnose-errors",
             "find-large-files",
             "explain-event",
         ]
-        said = await client.get_prompt("diagnose-errors", {"logName": "app", "hours": "5"})
-        assert "last 5 hours" in said.messages[0].content.text
-        said = await client.get_prompt("explain-event", {"id": "7", "logName": "A/B"})
-        assert "eventlog://A%2FB/7" in said.messages[0].content.text
+        error = await client.get_prompt("diagnose-errors", {"logName": "app", "hours": "5"})
+        assert "last 5 hours" in error.messages[0].content.text
+        error = await client.get_prompt("explain-event", {"id": "7", "logName": "A/B"})
+        assert "eventlog://A%2FB/7" in error.messages[0].content.text
 
 
 async def test_names_of_logs_are_completed(folder: Path, connect: Callable[..., Any]) -> None:
@@ -408,10 +408,10 @@ async def test_names_of_logs_are_completed(folder: Path, connect: Callable[..., 
     server.add(system(folder))
     wire = connect(server)
     ref = {"type": "ref/prompt", "name": "diagnose-errors"}
-    said = await wire.request_stateless(
+    response = await wire.request_stateless(
         "completion/complete", {"ref": ref, "argument": {"name": "logName", "value": "A"}}
     )
-    assert said["result"]["completion"]["values"] == ["app"]
+    assert response["result"]["completion"]["values"] == ["app"]
 
 
 @pytest.mark.parametrize("attached", [True, False])
@@ -441,16 +441,16 @@ async def test_log_subscriber_is_notified_when_the_log_grows(
 
 
 async def test_every_server_that_has_the_service_tells_of_a_log_that_grows(folder: Path) -> None:
-    service, told = system(folder, log_poll_interval=3600), list[tuple[str, str]]()
+    service, notification = system(folder, log_poll_interval=3600), list[tuple[str, str]]()
     servers = [Server(name, version="1") for name in ("one", "two")]
     for server in servers:
         server.add(service)
-        server.notify_resource_updated = lambda uri, name=server.info.name, **_: told.append((name, uri))  # type: ignore[method-assign,misc]
+        server.notify_resource_updated = lambda uri, name=server.info.name, **_: notification.append((name, uri))  # type: ignore[method-assign,misc]
     await service.poll_logs()
     with (folder / "app.log").open("a") as file:
         file.write("2026-01-01T00:02:00Z pc7 app: more\n")
     await service.poll_logs()
-    assert sorted(told) == [("one", "eventlog://app"), ("two", "eventlog://app")]
+    assert sorted(notification) == [("one", "eventlog://app"), ("two", "eventlog://app")]
 
 
 async def test_logs_are_checked_by_themselves(folder: Path) -> None:
@@ -469,9 +469,9 @@ async def test_it_is_the_same_on_every_revision(folder: Path, connect: Callable[
     wire = connect(server)
     if revision != SUPPORTED_PROTOCOL_VERSIONS[-1]:
         await wire.initialize(revision)
-    asked = {"name": "eventlog_query", "arguments": {"logName": "app", "limit": 1}}
-    said = await wire.request_as(revision, "tools/call", asked)
-    assert json.loads(said["result"]["content"][0]["text"])["totalCount"] == 61
+    request = {"name": "eventlog_query", "arguments": {"logName": "app", "limit": 1}}
+    response = await wire.request_as(revision, "tools/call", request)
+    assert json.loads(response["result"]["content"][0]["text"])["totalCount"] == 61
 
 
 async def test_index_answers_when_complete(folder: Path) -> None:
@@ -479,9 +479,9 @@ async def test_index_answers_when_complete(folder: Path) -> None:
     async with serving(service) as client:
         assert service.machine.index is not None
         assert await asyncio.to_thread(service.machine.index.wait, 1, TIMEOUT_SECONDS)
-        found = await ask(client, "fs_search", searchText="notes")
-        assert found["usedIndex"]
-        assert found["count"] == 1
+        response = await ask(client, "fs_search", searchText="notes")
+        assert response["usedIndex"]
+        assert response["count"] == 1
 
 
 async def test_service_can_come_and_go(folder: Path) -> None:

@@ -26,8 +26,8 @@ def url(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> str:
     """A store with nothing in it."""
     if engine == "sqlite":
         return f"sqlite://{tmp_path}/tasks.db"
-    found: str = request.getfixturevalue("migrated_postgres_url")(MIGRATION_HISTORY, MIGRATIONS)
-    return found
+    response: str = request.getfixturevalue("migrated_postgres_url")(MIGRATION_HISTORY, MIGRATIONS)
+    return response
 
 
 @pytest.fixture

@@ -69,17 +69,17 @@ async def test_descendants_of_a_blocked_item_are_blocked(items: WorkItemStore) -
     leaf = await create_item(items, parent_id=middle)
     await items.block(top, blocker)
     late = await create_item(items, parent_id=middle)
-    for one in (top, middle, leaf, late):
-        assert (await items.get(one)).blocked
+    for item in (top, middle, leaf, late):
+        assert (await items.get(item)).blocked
     with pytest.raises(WorkItemConflict, match=blocker):
         await set_status(items, leaf, "in_progress")
-    found = await items.get_blockers(leaf)
-    assert (found.blocked_by, [one.id for one in found.inherited]) == ([], [blocker])
+    response = await items.get_blockers(leaf)
+    assert (response.blocked_by, [item.id for item in response.inherited]) == ([], [blocker])
     await move_item(items, late, "")
     assert not (await items.get(late)).blocked
     await items.complete(blocker)
-    for one in (top, middle, leaf):
-        assert not (await items.get(one)).blocked
+    for item in (top, middle, leaf):
+        assert not (await items.get(item)).blocked
     await check_counts(items)
 
 
@@ -88,13 +88,13 @@ async def test_to_block_twice_is_to_block_once(items: WorkItemStore) -> None:
     after, changed = await items.block(waiting, blocker)
     assert changed
     assert await items.block(waiting, blocker) == (after, False)
-    found = await items.get_blockers(waiting)
-    assert [one.id for one in found.blocked_by] == [blocker]
-    assert [one.id for one in (await items.get_blockers(blocker)).blocks] == [waiting]
+    response = await items.get_blockers(waiting)
+    assert [item.id for item in response.blocked_by] == [blocker]
+    assert [item.id for item in (await items.get_blockers(blocker)).blocks] == [waiting]
     after, changed = await items.unblock(waiting, blocker)
     assert changed
     assert await items.unblock(waiting, blocker) == (after, False)
-    assert [one.change for one in (await items.history(waiting)).events] == ["blocker removed", "blocker added"]
+    assert [item.change for item in (await items.history(waiting)).events] == ["blocker removed", "blocker added"]
     await check_counts(items)
 
 
@@ -221,17 +221,17 @@ async def test_circle_is_searched_within_bounds(items: WorkItemStore, monkeypatc
 
 async def finish(items: WorkItemStore) -> None:
     """Work until nothing is left; what failed is done again."""
-    for one in (await read_all_rows(items))[0]:
-        if one.status == "failed":
-            await reopen(items, one.id)
+    for all_row in (await read_all_rows(items))[0]:
+        if all_row.status == "failed":
+            await reopen(items, all_row.id)
     while (await items.list_page(ListQuery(open=True), limit=1)).items:
-        taken = await items.next("somebody")
-        if taken is None:
+        result = await items.next("somebody")
+        if result is None:
             held = (await items.list_page(ListQuery(status="in_progress", blocked=False))).items
-            ready = [one for one in held if one.children_open == 0]
+            ready = [all_row for all_row in held if all_row.children_open == 0]
             assert ready, "they wait for one another"
-            taken = ready[0]
-        await items.complete(taken.id)
+            result = ready[0]
+        await items.complete(result.id)
     await check_counts(items)
 
 
@@ -253,21 +253,23 @@ async def test_concurrent_changes_keep_the_counts_consistent(url: str, items: Wo
         async with Database(url, timeout=60) as database:
             mine = WorkItemStore(database)
             for _ in range(25):
-                known = [one.id for one in (await mine.list_page(ListQuery(), limit=200)).items]
+                known_items = [item.id for item in (await mine.list_page(ListQuery(), limit=200)).items]
                 try:
                     match chance.randrange(6):
                         case 0 | 1:
-                            await create_item(mine, parent_id=chance.choice(tops), blocked_by=[chance.choice(known)])
+                            await create_item(
+                                mine, parent_id=chance.choice(tops), blocked_by=[chance.choice(known_items)]
+                            )
                         case 2:
-                            await mine.block(chance.choice(known), chance.choice(known))
+                            await mine.block(chance.choice(known_items), chance.choice(known_items))
                         case 3:
-                            await set_status(mine, chance.choice(known), chance.choice(["completed", "pending"]))
+                            await set_status(mine, chance.choice(known_items), chance.choice(["completed", "pending"]))
                         case 4:
-                            await move_item(mine, chance.choice(known), chance.choice([*tops, ""]))
+                            await move_item(mine, chance.choice(known_items), chance.choice([*tops, ""]))
                         case 5:
-                            taken = await mine.next(f"worker {number}")
-                            if taken is not None:
-                                await mine.complete(taken.id)
+                            result = await mine.next(f"worker {number}")
+                            if result is not None:
+                                await mine.complete(result.id)
                 except (WorkItemConflict, InvalidWorkItem):
                     refusals += 1
         return refusals

@@ -22,13 +22,13 @@ AGENTS = 20
 
 
 async def taken(items: WorkItemStore, worker: str = "ann", **more: Any) -> str | None:
-    found = await items.next(worker, **more)
-    return None if found is None else found.id
+    result = await items.next(worker, **more)
+    return None if result is None else result.id
 
 
 async def test_most_urgent_comes_first_and_of_these_the_oldest(items: WorkItemStore) -> None:
     ids = [await create_item(items, priority=priority) for priority in (3, 1, 3, 5, 1)]
-    assert [one.id for one in await items.list_ready()] == [ids[1], ids[4], ids[0], ids[2], ids[3]]
+    assert [item.id for item in await items.list_ready()] == [ids[1], ids[4], ids[0], ids[2], ids[3]]
     assert [await taken(items) for _ in range(6)] == [ids[1], ids[4], ids[0], ids[2], ids[3], None]
     await check_counts(items)
 
@@ -64,7 +64,7 @@ async def test_claim_that_is_not_finished_in_time_goes_back(items: WorkItemStore
     assert await taken(items, "ben") == id
     with pytest.raises(WorkItemConflict, match="ben"):
         await items.complete(id, "too late", worker="ann")
-    changes = [(one.change, one.who) for one in (await items.history(id)).events]
+    changes = [(event.change, event.who) for event in (await items.history(id)).events]
     assert changes == [("claimed", "ben"), ("lease ended", ""), ("claimed", "ann")]
     await check_counts(items)
 
@@ -73,7 +73,7 @@ async def test_late_worker_may_complete_an_item_that_was_not_reassigned(items: W
     id = await create_item(items)
     await taken(items, "ann", lease=60)
     clock.wait(61)
-    assert [one.id for one in await items.take_back()] == [id]
+    assert [item.id for item in await items.take_back()] == [id]
     assert (await items.complete(id, "late", worker="ann")).worker == "ann"
 
 
@@ -115,8 +115,8 @@ async def test_lease_requires_an_item_in_progress(items: WorkItemStore) -> None:
 
 async def test_concurrent_workers_in_one_process_never_get_the_same_task(items: WorkItemStore) -> None:
     await items.create_batch([WorkItemDraft(description="x") for _ in range(60)])
-    found = await asyncio.gather(*(taken(items, f"w{n}") for n in range(80)))
-    counts = Counter(found)
+    result = await asyncio.gather(*(taken(items, f"w{n}") for n in range(80)))
+    counts = Counter(result)
     assert counts.pop(None) == 20
     assert set(counts.values()) == {1}
 
@@ -131,13 +131,13 @@ async def test_twenty_processes_never_get_the_same_task(
             assert await agent.stdout.readline() == b"ready\n"
         for agent in agents:
             agent.stdin.write(b"go\n")
-        said = await asyncio.gather(*(agent.stdout.read() for agent in agents))
+        output = await asyncio.gather(*(agent.stdout.read() for agent in agents))
         assert [await agent.wait() for agent in agents] == [0] * AGENTS
-    finished = [line for one in said for line in one.decode().split()]
-    assert sorted(finished) == sorted(one.id for one in made)
-    assert sum(bool(one) for one in said) > 1
+    finished = [line for item in output for line in item.decode().split()]
+    assert sorted(finished) == sorted(item.id for item in made)
+    assert sum(bool(item) for item in output) > 1
     done = (await items.list_page(ListQuery(status="completed"), limit=1000)).items
-    assert all(one.version == 3 and one.result == f"by {one.worker}" for one in done)
+    assert all(item.version == 3 and item.result == f"by {item.worker}" for item in done)
     assert len(done) == 200
 
 
@@ -192,14 +192,14 @@ async def test_next_task_is_found_by_its_index(items: WorkItemStore) -> None:
         assert await items.next("ann") is not None
     if items.database.engine == "postgresql":
         await items.database.write(lambda tx: tx.execute("analyze work_item"))
-    found = await planned(items, PLANS["work_item_ready"])
-    assert "work_item_ready" in found
-    assert "sort" not in found.lower() and "temp b-tree" not in found.lower()
+    result = await planned(items, PLANS["work_item_ready"])
+    assert "work_item_ready" in result
+    assert "sort" not in result.lower() and "temp b-tree" not in result.lower()
 
 
 @pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("index", PLANS)
 async def test_frequent_queries_use_an_index_order(items: WorkItemStore, index: str) -> None:
     """PostgreSQL decides by how much there is, SQLite by the text alone."""
-    found = await planned(items, PLANS[index])
-    assert index in found and "TEMP B-TREE" not in found
+    result = await planned(items, PLANS[index])
+    assert index in result and "TEMP B-TREE" not in result

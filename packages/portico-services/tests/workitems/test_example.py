@@ -33,7 +33,7 @@ async def test_workers_share_the_work() -> None:
         ]
         async with asyncio.timeout(30):
             done = await asyncio.gather(*(work(server, name) for name in ("ann", "ben", "cleo")))
-        assert sorted(id for one in done for id in one) == sorted(made)
+        assert sorted(id for item in done for id in item) == sorted(made)
 
 
 def test_every_tool_and_action_is_on_the_page() -> None:

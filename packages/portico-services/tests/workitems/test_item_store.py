@@ -56,7 +56,7 @@ async def test_timestamps_follow_status_transitions(items: WorkItemStore, clock:
     failed = await items.update(id, WorkItemChanges(status="failed", result="no"))
     assert (failed.started_at, failed.completed_at, failed.result) == (None, clock.now, "no")
     past = await items.history(id)
-    assert [one.change for one in past.events] == ["failed", "reopened", "completed", "started"]
+    assert [event.change for event in past.events] == ["failed", "reopened", "completed", "started"]
     assert past.events[1].fields["result"] == ["fine", ""]
 
 
@@ -91,7 +91,7 @@ async def test_history_records_the_actor_and_outlives_the_task(items: WorkItemSt
     await items.delete(made.id, who="cleo", reason="pointless")
     past = await items.history(made.id)
     assert past.item is None
-    assert [(one.change, one.who, one.version) for one in past.events] == [
+    assert [(event.change, event.who, event.version) for event in past.events] == [
         ("deleted", "cleo", 3),
         ("updated", "ben", 2),
     ]
@@ -141,7 +141,7 @@ async def test_task_moves_to_another_parent_and_away(items: WorkItemStore) -> No
     await check_counts(items)
     assert (await move_item(items, child, "")).parent_id is None
     await check_counts(items)
-    assert [one.change for one in (await items.history(child)).events] == ["moved", "moved"]
+    assert [event.change for event in (await items.history(child)).events] == ["moved", "moved"]
     with pytest.raises(WorkItemNotFound):
         await move_item(items, child, "task_nowhere")
 
@@ -188,7 +188,7 @@ async def test_deleting_a_task_with_children_requires_the_children_option(
     assert await read_all_rows(items) == was
     kept = await items.delete(middle, children="keep")
     assert (kept.deleted, kept.kept) == ([middle], leaves)
-    assert {(await items.get(one)).parent_id for one in leaves} == {top}
+    assert {(await items.get(leave)).parent_id for leave in leaves} == {top}
     await check_counts(items)
     gone = await items.delete(top, children="delete")
     assert set(gone.deleted) == {top, *leaves}
@@ -221,20 +221,20 @@ async def test_deletion_is_bounded(items: WorkItemStore, monkeypatch: pytest.Mon
 async def test_list_is_ordered_by_urgency_and_then_the_newest(items: WorkItemStore) -> None:
     ids = [await create_item(items, priority=priority) for priority in (3, 1, 3, 5, 1)]
     page = await items.list_page(ListQuery())
-    assert [one.id for one in page.items] == [ids[4], ids[1], ids[2], ids[0], ids[3]]
+    assert [item.id for item in page.items] == [ids[4], ids[1], ids[2], ids[0], ids[3]]
     assert page.cursor is None
 
 
 async def test_pages_are_stable_under_concurrent_changes(items: WorkItemStore) -> None:
     ids = {
-        one.id
-        for one in await items.create_batch([WorkItemDraft(description="x", priority=n % 5 + 1) for n in range(40)])
+        item.id
+        for item in await items.create_batch([WorkItemDraft(description="x", priority=n % 5 + 1) for n in range(40)])
     }
     seen: list[str] = []
     cursor = None
     while True:
         page = await items.list_page(ListQuery(), limit=7, cursor=cursor)
-        seen += [one.id for one in page.items]
+        seen += [item.id for item in page.items]
         cursor = page.cursor
         if cursor is None:
             break
@@ -268,7 +268,7 @@ async def test_filters_narrow_a_list(items: WorkItemStore) -> None:
     await items.complete(done)
 
     async def ids(**wanted: object) -> set[str]:
-        return {one.id for one in (await items.list_page(ListQuery(**wanted))).items}  # type: ignore[arg-type]
+        return {item.id for item in (await items.list_page(ListQuery(**wanted))).items}  # type: ignore[arg-type]
 
     assert await ids(parent_id=parent) == {child, blocked}
     assert await ids(parent_id="") == {parent, done}
@@ -288,11 +288,11 @@ async def test_filters_narrow_a_list(items: WorkItemStore) -> None:
 async def test_query_is_data(items: WorkItemStore, text: str) -> None:
     id = await create_item(items, text, context=text)
     await create_item(items, "harmless")
-    found = await items.list_page(ListQuery(query=text))
-    assert [one.id for one in found.items] == [id]
-    assert found.items[0].description == text
+    result = await items.list_page(ListQuery(query=text))
+    assert [item.id for item in result.items] == [id]
+    assert result.items[0].description == text
     for wild in ("%", "_", "har%ess", "h_rmless", "\\"):
-        assert "harmless" not in {one.description for one in (await items.list_page(ListQuery(query=wild))).items}
+        assert "harmless" not in {item.description for item in (await items.list_page(ListQuery(query=wild))).items}
 
 
 async def test_tree_has_each_task_before_its_parts(items: WorkItemStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,10 +303,16 @@ async def test_tree_has_each_task_before_its_parts(items: WorkItemStore, monkeyp
     other = await create_item(items, "other")
     await items.complete(late)
     whole = await items.tree()
-    assert [(one.item.id, one.depth) for one in whole.nodes] == [(top, 0), (early, 1), (leaf, 2), (late, 1), (other, 0)]
+    assert [(node.item.id, node.depth) for node in whole.nodes] == [
+        (top, 0),
+        (early, 1),
+        (leaf, 2),
+        (late, 1),
+        (other, 0),
+    ]
     assert whole.nodes[1].blocked_by == [late]
-    assert [one.item.id for one in (await items.tree(early)).nodes] == [early, leaf]
-    assert late not in [one.item.id for one in (await items.tree(top, open_only=True)).nodes]
+    assert [node.item.id for node in (await items.tree(early)).nodes] == [early, leaf]
+    assert late not in [node.item.id for node in (await items.tree(top, open_only=True)).nodes]
     cut = await items.read(lambda tx: listing.load_tree(tx, None, limit=3))
     assert cut.cut and len(cut.nodes) == 3
 

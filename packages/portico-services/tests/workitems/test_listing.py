@@ -24,7 +24,7 @@ MINUTE_MS = 60_000
 
 
 async def listed(items: WorkItemStore, **wanted: Any) -> list[str]:
-    return [one.id for one in (await items.list_page(ListQuery(**wanted))).items]
+    return [item.id for item in (await items.list_page(ListQuery(**wanted))).items]
 
 
 # Projects
@@ -37,9 +37,9 @@ async def test_projects_list_their_own_tasks_and_those_without_a_project(items: 
     assert await listed(theirs) == [shared, other]
     assert await listed(items) == [shared]
     assert await listed(items.for_project(ALL_PROJECTS)) == [shared, other, mine]
-    assert [one.id for one in await ours.list_ready()] == [mine, shared]
+    assert [node.id for node in await ours.list_ready()] == [mine, shared]
     assert (await theirs.counts()).ready == 2
-    assert [one.item.id for one in (await theirs.tree()).nodes] == [other, shared]
+    assert [node.item.id for node in (await theirs.tree()).nodes] == [other, shared]
     assert await items.projects() == ["", "github.com/ann/app", "github.com/ben/app"]
     # An id is enough to name a task, wherever it is.
     assert (await theirs.get(mine)).project == "github.com/ann/app"
@@ -71,10 +71,10 @@ async def test_next_task_is_of_the_project_or_of_none(items: WorkItemStore) -> N
     late, urgent = await create_item(ours, priority=4), await create_item(items, priority=2)
     elsewhere = await create_item(theirs, priority=1)
     for expected in (urgent, late, None):
-        taken = await ours.next("ann")
-        assert (taken.id if taken else None) == expected
-    taken = await theirs.next("ann", query="something")
-    assert taken is not None and taken.id == elsewhere
+        result = await ours.next("ann")
+        assert (result.id if result else None) == expected
+    result = await theirs.next("ann", query="something")
+    assert result is not None and result.id == elsewhere
     assert await theirs.next("ann", query="something") is None
 
 
@@ -84,8 +84,8 @@ async def test_parent_determines_the_listed_project(items: WorkItemStore) -> Non
     below = await create_item(ours, parent_id=there)
     assert await listed(ours, parent_id=there) == [below]
     assert await listed(ours, parent_id=f"tasks://{there}") == [below]
-    taken = await ours.next("ann", parent_id=there)
-    assert taken is not None and taken.id == below
+    result = await ours.next("ann", parent_id=there)
+    assert result is not None and result.id == below
 
 
 async def test_no_task_is_of_every_project(items: WorkItemStore) -> None:
@@ -100,14 +100,14 @@ async def test_subtasks_belong_to_the_project_of_their_root(items: WorkItemStore
     plan = await create_item(ours, "plan")
     part = await create_item(theirs, "part", parent_id=plan)
     deep = await create_item(items, "deep", parent_id=part)
-    assert {(await items.get(one)).project for one in (plan, part, deep)} == {"ours"}
+    assert {(await items.get(item)).project for item in (plan, part, deep)} == {"ours"}
     with pytest.raises(InvalidWorkItem, match="moves with it"):
         await items.update(part, WorkItemChanges(project="theirs"))
     await items.update(plan, WorkItemChanges(project="theirs"))
-    assert {(await items.get(one)).project for one in (plan, part, deep)} == {"theirs"}
+    assert {(await items.get(item)).project for item in (plan, part, deep)} == {"theirs"}
     other = await create_item(ours, "other plan")
     await items.update(part, WorkItemChanges(parent_id=other))
-    assert {(await items.get(one)).project for one in (other, part, deep)} == {"ours"}
+    assert {(await items.get(item)).project for item in (other, part, deep)} == {"ours"}
     await check_counts(items)
 
 
@@ -158,18 +158,18 @@ async def test_tasks_from_before_projects_are_listed_in_every_project(bare_url: 
         kept = await items.get("task_a")
         assert (kept.project, kept.due, kept.labels, kept.priority) == ("", None, (), 2)
         assert len((await items.history("task_a")).events) == 1
-        taken = await items.next("ann")
-        assert taken is not None and taken.id == "task_a"
+        result = await items.next("ann")
+        assert result is not None and result.id == "task_a"
 
 
 async def test_call_is_about_the_project_of_the_folder_or_the_one_it_names(serving: Serving, tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-    one, two = await serving(project_dir=tmp_path / "one"), await serving(project_dir=tmp_path / "two")
-    mine = await call_tool(one, "create_task", description="mine")
-    named = await call_tool(one, "create_task", description="named", project="elsewhere")
+    item, two = await serving(project_dir=tmp_path / "one"), await serving(project_dir=tmp_path / "two")
+    mine = await call_tool(item, "create_task", description="mine")
+    named = await call_tool(item, "create_task", description="named", project="elsewhere")
     assert "project" not in mine
-    assert [task["id"] for task in (await call_tool(one, "list_tasks"))["tasks"]] == [mine["id"]]
+    assert [task["id"] for task in (await call_tool(item, "list_tasks"))["tasks"]] == [mine["id"]]
     assert (await call_tool(two, "list_tasks"))["count"] == 0
     assert (await call_tool(two, "next_task"))["found"] is False
     (seen,) = (await call_tool(two, "list_tasks", project="elsewhere"))["tasks"]
@@ -194,8 +194,8 @@ async def test_client_roots_determine_the_listed_project(url: str, tmp_path: Pat
                 await client.call_tool("create_task", {"description": f"Look after {folder}"})
         for folder in folders:
             async with Client(server, protocol_version=revision, roots=[folder]) as client:
-                taken = [await client.call_tool("next_task", {"worker": "ann"}) for _ in range(2)]
-                assert [str(folder) in result.content[0].text for result in taken] == [True, False]
+                items = [await client.call_tool("next_task", {"worker": "ann"}) for _ in range(2)]
+                assert [str(folder) in result.content[0].text for result in items] == [True, False]
                 standing = (await client.read_resource("tasks://all"))[0].text
                 assert (str(folder) in standing, standing.count("Look after")) == (True, 1)
 
@@ -224,10 +224,10 @@ async def test_next_task_can_be_requested_by_labels(items: WorkItemStore, monkey
     docs = await create_item(items, labels=["docs"], priority=4)
     both = await create_item(items, labels=["docs", "api"], priority=5)
     assert await items.next("ann", labels=["docs", "tests"]) is None
-    taken = await items.next("ann", labels=["API", "docs"])
-    assert taken is not None and taken.id == both
-    taken = await items.next("ann", labels=["docs"])
-    assert taken is not None and taken.id == docs
+    result = await items.next("ann", labels=["API", "docs"])
+    assert result is not None and result.id == both
+    result = await items.next("ann", labels=["docs"])
+    assert result is not None and result.id == docs
 
 
 async def test_labels_are_bounded(items: WorkItemStore) -> None:
@@ -247,7 +247,7 @@ async def test_labels_are_bounded(items: WorkItemStore) -> None:
 async def test_earlier_due_date_comes_first_at_equal_priority(items: WorkItemStore) -> None:
     never, late = await create_item(items), await create_item(items, due="2030-05-01")
     soon, urgent = await create_item(items, due="2030-04-01T12:00:00+02:00"), await create_item(items, priority=1)
-    assert [one.id for one in await items.list_ready()] == [urgent, soon, late, never]
+    assert [item.id for item in await items.list_ready()] == [urgent, soon, late, never]
     assert (await items.get(soon)).due == 1_901_268_000_000
     assert [(await items.next("ann")).id for _ in range(4)] == [urgent, soon, late, never]  # type: ignore[union-attr]
 
@@ -276,12 +276,12 @@ async def test_overdue_items_are_listed_by_due_date(items: WorkItemStore, clock:
     assert (
         await listed(items, due_before=validation.parse_timestamp("2023-11-11"), overdue=True) == [made[0], made[2]][:1]
     )
-    found: list[str] = []
+    results: list[str] = []
     cursor = None
     for _ in range(3):
         page = await items.list_page(ListQuery(overdue=True), limit=1, cursor=cursor)
-        found, cursor = [*found, page.items[0].id], page.cursor
-    assert (found, cursor) == ([made[0], made[2], made[1]], None)
+        results, cursor = [*results, page.items[0].id], page.cursor
+    assert (results, cursor) == ([made[0], made[2], made[1]], None)
     assert await items.count(ListQuery(overdue=True)) == 3
     await items.update(made[0], WorkItemChanges(due=""))
     await items.update(made[3], WorkItemChanges(due="2023-11-02"))
@@ -311,11 +311,11 @@ async def test_notes_are_added_and_never_overwritten(serving: Serving) -> None:
     for number in range(3):
         noted = await call_tool(client, "add_note", id=made["id"], text=f"tried {number}", worker="ann")
     assert noted == {"id": made["id"], "version": 4, "notes": 3}
-    found = await call_tool(client, "get_task", id=made["id"])
-    assert [note["text"] for note in found["notes"]] == ["tried 0", "tried 1", "tried 2"]
-    assert {note["who"] for note in found["notes"]} == {"ann"}
-    found = await call_tool(client, "get_task", id=made["id"], notes=2)
-    assert ([note["text"] for note in found["notes"]], found["older_notes"]) == (["tried 1", "tried 2"], 1)
+    result = await call_tool(client, "get_task", id=made["id"])
+    assert [note["text"] for note in result["notes"]] == ["tried 0", "tried 1", "tried 2"]
+    assert {note["who"] for note in result["notes"]} == {"ann"}
+    result = await call_tool(client, "get_task", id=made["id"], notes=2)
+    assert ([note["text"] for note in result["notes"]], result["older_notes"]) == (["tried 1", "tried 2"], 1)
     changes = (await call_tool(client, "task_history", id=made["id"]))["changes"]
     assert [change["change"] for change in changes] == ["note added"] * 3 + ["created"]
     assert changes[0]["fields"][0]["after"] == "tried 2"
@@ -385,4 +385,4 @@ async def test_before_a_date_is_before_the_day_begins(serving: Serving) -> None:
         ("2026-01-31T13:00:00+01:00", ["2026-01-30", "2026-01-31T00:00:00Z"]),
     ):
         page = (await client.call_tool("list_tasks", {"due_before": date}, result_type=dict)).data
-        assert [one["description"] for one in page["tasks"]] == expected
+        assert [task["description"] for task in page["tasks"]] == expected

@@ -34,14 +34,14 @@ PLAN: list[dict[str, Any]] = [
 async def test_plan_is_made_in_one_call(serving: Serving, revision: str) -> None:
     client = await serving(revision=revision)
     made = (await client.call_tool("create_tasks", {"tasks": PLAN}, result_type=dict)).data
-    by_ref = {one["ref"]: one for one in made["tasks"]}
-    assert [one["ref"] for one in made["tasks"]] == ["roof", "hut", "walls", "trees"]
+    by_ref = {task["ref"]: task for task in made["tasks"]}
+    assert [task["ref"] for task in made["tasks"]] == ["roof", "hut", "walls", "trees"]
     assert by_ref["roof"]["parent_id"] == by_ref["walls"]["parent_id"] == by_ref["hut"]["id"]
     roof = (await client.call_tool("get_task", {"id": by_ref["roof"]["id"]}, result_type=dict)).data
     assert (roof["blocked_by"], roof["priority"]) == ([by_ref["walls"]["id"]], 1)
-    assert [one["blocked"] for one in made["tasks"]] == [True, False, True, False]
-    given = (await client.call_tool("next_task", {"worker": "ann"}, result_type=dict)).data
-    assert given["task"]["id"] == by_ref["trees"]["id"]
+    assert [task["blocked"] for task in made["tasks"]] == [True, False, True, False]
+    result = (await client.call_tool("next_task", {"worker": "ann"}, result_type=dict)).data
+    assert result["task"]["id"] == by_ref["trees"]["id"]
 
 
 async def test_batch_may_refer_to_existing_tasks(items: WorkItemStore) -> None:
@@ -133,9 +133,9 @@ async def test_worker_waits_for_something_to_do(serving: Serving, what: str) -> 
             await other.call_tool("complete_task", {"id": first})
         else:
             await other.call_tool("update_task", {"id": first, "status": "pending"})
-        found = (await waiting).data
-    assert found["task"]["description"] == ("first" if what == "given back" else "second")
-    assert found["task"]["worker"] == "ann"
+        result = (await waiting).data
+    assert result["task"]["description"] == ("first" if what == "given back" else "second")
+    assert result["task"]["worker"] == "ann"
 
 
 async def test_each_of_many_that_wait_gets_one(serving: Serving) -> None:
@@ -147,14 +147,14 @@ async def test_each_of_many_that_wait_gets_one(serving: Serving) -> None:
         ]
         await asyncio.sleep(0)
         await other.call_tool("create_tasks", {"tasks": [{"description": f"task {n}"} for n in range(5)]})
-        found = [one.data["task"]["id"] for one in await asyncio.gather(*waiting)]
-    assert len(set(found)) == 5
+        results = [item.data["task"]["id"] for item in await asyncio.gather(*waiting)]
+    assert len(set(results)) == 5
 
 
 async def test_wait_has_an_end(serving: Serving) -> None:
     client = await serving()
-    found = (await client.call_tool("next_task", {"worker": "ann", "wait": 0.05}, result_type=dict)).data
-    assert found["found"] is False
+    result = (await client.call_tool("next_task", {"worker": "ann", "wait": 0.05}, result_type=dict)).data
+    assert result["found"] is False
     with pytest.raises(ToolError, match="wait"):
         await client.call_tool("next_task", {"worker": "ann", "wait": 1e9})
 
@@ -194,17 +194,17 @@ async def test_item_taken_by_a_cancelled_call_is_pending_again(
 ) -> None:
     client = await serving(revision=revision)
     made = (await client.call_tool("create_task", {"description": "Cut some trees"}, result_type=dict)).data["id"]
-    told, taken, cancelled = results.load_detail, asyncio.Event(), asyncio.Event()
+    notification, item, cancelled = results.load_detail, asyncio.Event(), asyncio.Event()
 
     async def slowly(*asked: Any) -> Any:
-        taken.set()
+        item.set()
         await cancelled.wait()
-        return await told(*asked)
+        return await notification(*asked)
 
     monkeypatch.setattr(results, "load_detail", slowly)
     async with asyncio.timeout(TIMEOUT_SECONDS):
         call = asyncio.create_task(client.call_tool("next_task", {"worker": "ann"}))
-        await taken.wait()
+        await item.wait()
         call.cancel()
         await asyncio.wait([call])
         monkeypatch.undo()

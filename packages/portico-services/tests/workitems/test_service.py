@@ -52,11 +52,11 @@ async def make(client: Client, description: str = "something", **more: Any) -> s
 async def test_created_task_is_reported_as_json_on_every_revision(serving: Serving, revision: str) -> None:
     client = await serving(revision=revision)
     result = await client.call_tool("create_task", {"description": "Fix parser bug"})
-    told = json.loads(result.content[0].text)
-    assert is_id(told["id"]) and told["description"] == "Fix parser bug" and told["status"] == "pending"
-    assert (told["priority"], told["version"], told["blocked"]) == (3, 1, False)
+    data = json.loads(result.content[0].text)
+    assert is_id(data["id"]) and data["description"] == "Fix parser bug" and data["status"] == "pending"
+    assert (data["priority"], data["version"], data["blocked"]) == (3, 1, False)
     assert result.is_error is False
-    assert list(told)[:3] == ["id", "description", "status"]
+    assert list(data)[:3] == ["id", "description", "status"]
 
 
 async def test_tools_are_closed_described_and_hinted(serving: Serving) -> None:
@@ -157,33 +157,33 @@ async def test_tasks_are_planned_completed_and_have_a_history(serving: Serving) 
     second = (await call_tool(client, "next_task", worker="ben"))["task"]
     assert (second["id"], second["blocked_by"], second["context"]) == (ship, [build], "ask ops first")
     plan = await call_tool(client, "task_tree", id=goal)
-    assert [(one["id"], one["depth"]) for one in plan["tasks"]] == [(goal, 0), (build, 1), (ship, 1)]
+    assert [(item["id"], item["depth"]) for item in plan["tasks"]] == [(goal, 0), (build, 1), (ship, 1)]
     assert (plan["count"], plan["completed"]) == (3, 1)
     found = await call_tool(client, "get_blockers", task_id=build)
-    assert [one["id"] for one in found["blocks"]] == [ship]
+    assert [item["id"] for item in found["blocks"]] == [ship]
     history = await call_tool(client, "task_history", id=build)
-    assert [one["change"] for one in history["changes"]] == ["completed", "claimed", "created"]
+    assert [item["change"] for item in history["changes"]] == ["completed", "claimed", "created"]
     assert history["changes"][0]["who"] == "portico"
-    result = next(one for one in history["changes"][0]["fields"] if one["name"] == "result")
+    result = next(item for item in history["changes"][0]["fields"] if item["name"] == "result")
     assert (result["before"], result["after"]) == ("", "binary in dist/")
 
 
 async def test_blockers_are_added_once_and_removed(serving: Serving) -> None:
     client = await serving()
-    one, other = await make(client), await make(client)
-    assert (await call_tool(client, "add_blocker", task_id=one, blocked_by_id=other)) == {
-        "task_id": one,
+    item, other = await make(client), await make(client)
+    assert (await call_tool(client, "add_blocker", task_id=item, blocked_by_id=other)) == {
+        "task_id": item,
         "blocked_by_id": other,
         "changed": True,
         "blocked": True,
     }
-    assert (await call_tool(client, "add_blocker", task_id=one, blocked_by_id=other))["changed"] is False
-    text, error = await call_failing_tool(client, "add_blocker", task_id=other, blocked_by_id=one)
-    assert error["code"] == "dependency_cycle" and f"{other} → {one} → {other}" in text
-    assert (await call_failing_tool(client, "add_blocker", task_id=one, blocked_by_id=one))[1][
+    assert (await call_tool(client, "add_blocker", task_id=item, blocked_by_id=other))["changed"] is False
+    text, error = await call_failing_tool(client, "add_blocker", task_id=other, blocked_by_id=item)
+    assert error["code"] == "dependency_cycle" and f"{other} → {item} → {other}" in text
+    assert (await call_failing_tool(client, "add_blocker", task_id=item, blocked_by_id=item))[1][
         "code"
     ] == "dependency_cycle"
-    assert (await call_tool(client, "remove_blocker", task_id=one, blocked_by_id=other))["blocked"] is False
+    assert (await call_tool(client, "remove_blocker", task_id=item, blocked_by_id=other))["blocked"] is False
 
 
 async def test_deletion_is_shown_before_it_happens(serving: Serving) -> None:
@@ -201,7 +201,7 @@ async def test_deletion_is_shown_before_it_happens(serving: Serving) -> None:
     assert (await call_tool(client, "get_task", id=waiting))["blocked"] is False
     history = await call_tool(client, "task_history", id=top)
     assert history["deleted"] is True
-    assert [one["change"] for one in history["changes"]] == ["deleted", "created"]
+    assert [change["change"] for change in history["changes"]] == ["deleted", "created"]
 
 
 async def test_rejections_name_the_allowed_values(serving: Serving) -> None:
@@ -222,9 +222,9 @@ async def test_list_is_read_page_by_page(serving: Serving) -> None:
     ids = [await make(client, f"{n} " + "word " * 100) for n in range(5)]
     first = await call_tool(client, "list_tasks", limit=3)
     second = await call_tool(client, "list_tasks", limit=3, cursor=first["nextCursor"])
-    assert [one["id"] for one in (*first["tasks"], *second["tasks"])] == ids[::-1]
+    assert [task["id"] for task in (*first["tasks"], *second["tasks"])] == ids[::-1]
     assert "nextCursor" not in second
-    assert all(one["cut"] and len(one["description"]) <= 302 for one in first["tasks"])
+    assert all(task["cut"] and len(task["description"]) <= 302 for task in first["tasks"])
 
 
 async def test_read_only_service_rejects_changes(serving: Serving) -> None:
@@ -281,8 +281,8 @@ async def test_resources_show_the_current_tasks(serving: Serving) -> None:
     first = await make(client, priority=2)
     second = await make(client, blocked_by=[first])
     third = await make(client)
-    assert [one.uri for one in await client.list_resources()] == ["tasks://all", "tasks://ready", "tasks://blocked"]
-    templates = [one.uri_template for one in await client.list_resource_templates()]
+    assert [item.uri for item in await client.list_resources()] == ["tasks://all", "tasks://ready", "tasks://blocked"]
+    templates = [item.uri_template for item in await client.list_resource_templates()]
     assert templates == ["tasks://{id}", "tasks://status/{status}"]
 
     async def read(uri: str) -> Any:
@@ -290,12 +290,12 @@ async def test_resources_show_the_current_tasks(serving: Serving) -> None:
         assert (contents.uri, contents.mime_type) == (uri, "application/json")
         return json.loads(contents.text)
 
-    assert [one["id"] for one in (await read("tasks://all"))["tasks"]] == [first, third, second]
-    assert [one["id"] for one in (await read("tasks://ready"))["tasks"]] == [first, third]
+    assert [item["id"] for item in (await read("tasks://all"))["tasks"]] == [first, third, second]
+    assert [item["id"] for item in (await read("tasks://ready"))["tasks"]] == [first, third]
     assert await read("tasks://blocked") == {"count": 1, "tasks": [(await read("tasks://all"))["tasks"][2]]}
     assert (await read(f"tasks://{second}"))["blocked_by"] == [first]
     await call_tool(client, "complete_task", id=third)
-    assert [one["id"] for one in (await read("tasks://status/completed"))["tasks"]] == [third]
+    assert [item["id"] for item in (await read("tasks://status/completed"))["tasks"]] == [third]
     for missing in (f"tasks://{NOWHERE}", "tasks://nonsense", "tasks://status/done", "tasks://status"):
         with pytest.raises(ProtocolError) as refusal:
             await client.read_resource(missing)
@@ -365,20 +365,20 @@ async def test_lease_expiry_is_notified(serving: Serving) -> None:
 async def test_ids_and_statuses_complete(serving: Serving) -> None:
     client = await serving()
     ids = [await make(client) for _ in range(3)]
-    one, status = ({"type": "ref/resource", "uri": uri} for uri in ("tasks://{id}", "tasks://status/{status}"))
+    item, status = ({"type": "ref/resource", "uri": uri} for uri in ("tasks://{id}", "tasks://status/{status}"))
     for typed in ("", "ta", "task_", ids[0][:10]):
-        assert (await client.complete(one, "id", typed)).values == ids[::-1]
-    assert (await client.complete(one, "id", ids[0])).values == [ids[0]]
+        assert (await client.complete(item, "id", typed)).values == ids[::-1]
+    assert (await client.complete(item, "id", ids[0])).values == [ids[0]]
     for typed in ("x", "task_%", "task-", "'"):
-        assert (await client.complete(one, "id", typed)).values == []
+        assert (await client.complete(item, "id", typed)).values == []
     assert (await client.complete(status, "status", "p")).values == ["pending"]
 
 
 async def test_prompts_have_the_tasks_in_them(serving: Serving) -> None:
     client = await serving()
-    prompts = {one.name: one for one in await client.list_prompts()}
+    prompts = {item.name: item for item in await client.list_prompts()}
     assert list(prompts) == ["plan-work", "triage-tasks", "standup"]
-    assert [(one.name, one.required) for one in prompts["plan-work"].arguments] == [("goal", True)]
+    assert [(item.name, item.required) for item in prompts["plan-work"].arguments] == [("goal", True)]
     first = await make(client, "Sharpen the saw")
     await call_tool(client, "complete_task", id=first, result="very sharp")
     second = await make(client, "Cut the tree")
@@ -399,7 +399,7 @@ async def test_changes_are_logged_to_a_client_that_enabled_logging(serving: Serv
     heard: list[Any] = []
     client = await serving(revision="2025-06-18", client={"log_handler": heard.append, "log_level": "debug"})
     id = await make(client)
-    assert [(one.level, one.logger, one.data) for one in heard] == [("debug", "tasks", f"Created {id}")]
+    assert [(item.level, item.logger, item.data) for item in heard] == [("debug", "tasks", f"Created {id}")]
 
 
 async def test_status_changes_and_deletions_are_logged_at_info(serving: Serving) -> None:
@@ -414,8 +414,8 @@ async def test_status_changes_and_deletions_are_logged_at_info(serving: Serving)
     await call_tool(client, "complete_task", id=first)
     await call_tool(client, "delete_task", id=second, dry_run=True)
     await call_tool(client, "delete_task", id=second)
-    assert {(one.level, one.logger) for one in heard} == {("info", "tasks")}
-    assert [one.data for one in heard] == [
+    assert {(item.level, item.logger) for item in heard} == {("info", "tasks")}
+    assert [item.data for item in heard] == [
         f"ann took {first}",
         f"{first} changed from in_progress to pending",
         f"Completed {first}",
@@ -431,7 +431,7 @@ async def test_tasks_of_one_worker_are_listed(serving: Serving) -> None:
     await call_tool(client, "complete_task", id=done, worker="ann")
 
     async def listed(**wanted: Any) -> list[str]:
-        return [one["id"] for one in (await call_tool(client, "list_tasks", **wanted))["tasks"]]
+        return [task["id"] for task in (await call_tool(client, "list_tasks", **wanted))["tasks"]]
 
     assert await listed(worker=" ann ") == [mine, done]
     assert await listed(worker="ann", status="in_progress") == [mine]

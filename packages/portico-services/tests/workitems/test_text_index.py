@@ -44,7 +44,7 @@ PIECES = [
 
 
 async def listed(items: WorkItemStore, **wanted: Any) -> list[str]:
-    return [one.id for one in (await items.list_page(ListQuery(**wanted), limit=1000)).items]
+    return [item.id for item in (await items.list_page(ListQuery(**wanted), limit=1000)).items]
 
 
 def chance_text(chance: random.Random) -> str:
@@ -52,12 +52,12 @@ def chance_text(chance: random.Random) -> str:
 
 
 def chance_queries(chance: random.Random, texts: list[str]) -> list[str]:
-    found = []
+    results = []
     for _ in range(60):
         text = chance.choice(texts)
         start = chance.randrange(len(text))
-        found.append(text[start : start + chance.randrange(1, 40)])
-    return [*found, *PIECES, *HOSTILE, "nowhere", "fix nowhere"]
+        results.append(text[start : start + chance.randrange(1, 40)])
+    return [*results, *PIECES, *HOSTILE, "nowhere", "fix nowhere"]
 
 
 @pytest.mark.parametrize("few", [query_plan.MAX_SELECTIVE_ITEMS, 3, -1])
@@ -73,7 +73,9 @@ async def test_text_search_matches_a_full_scan(items: WorkItemStore, few: int, m
         if not words:
             continue
         expected = {
-            one.id for one in made if all(word in casefold_text(f"{one.description}\n{one.context}") for word in words)
+            item.id
+            for item in made
+            if all(word in casefold_text(f"{item.description}\n{item.context}") for word in words)
         }
         assert set(await listed(items, query=query)) == expected, query
 
@@ -94,8 +96,8 @@ async def test_last_word_of_a_long_text_is_found(items: WorkItemStore) -> None:
     await create_item(items, "other", context=long)
     await items.index_pending()
     assert await listed(items, query="lastofall") == [id]
-    taken = await items.next("ann", query="lastofall")
-    assert taken is not None and taken.id == id
+    result = await items.next("ann", query="lastofall")
+    assert result is not None and result.id == id
 
 
 async def test_changed_text_is_found_by_new_terms_only(items: WorkItemStore) -> None:
@@ -113,14 +115,14 @@ async def test_pages_of_a_query_follow_one_another(items: WorkItemStore) -> None
     made = [await create_item(items, f"needle {number}", priority=number % 5 + 1) for number in range(12)]
     await create_item(items, "hay")
     await items.index_pending()
-    found: list[str] = []
+    results: list[str] = []
     cursor = None
     while True:
         page = await items.list_page(ListQuery(query="need"), limit=5, cursor=cursor)
-        found += [one.id for one in page.items]
+        results += [item.id for item in page.items]
         if (cursor := page.cursor) is None:
             break
-    assert found == [one for priority in range(5) for one in reversed(made[priority::5])]
+    assert results == [item for priority in range(5) for item in reversed(made[priority::5])]
 
 
 def older(tx: Transaction, count: int) -> None:
@@ -164,8 +166,8 @@ async def test_older_store_is_indexed_and_searchable_in_between(bare_url: str, t
 
 
 async def test_concurrent_indexing_leaves_nothing_out(url: str) -> None:
-    async with Database(url) as one, Database(url) as two:
-        items, others = WorkItemStore(one), WorkItemStore(two)
+    async with Database(url) as item, Database(url) as two:
+        items, others = WorkItemStore(item), WorkItemStore(two)
         await items.open()
         await asyncio.gather(
             *(create_item(items if n % 2 else others, f"w{n}x of {n % 3}") for n in range(120)),
@@ -192,17 +194,17 @@ async def test_server_indexes_new_tasks_in_the_background(
 
 async def plans(items: WorkItemStore, wanted: TextFilter, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """How the engine goes about each statement that looks for these."""
-    asked: list[tuple[str, Any]] = []
+    requests: list[tuple[str, Any]] = []
     really = Transaction.fetch_all
 
     def recorded(tx: Transaction, kind: Any, sql: str, parameters: Any = ()) -> Any:
-        asked.append((sql, parameters))
+        requests.append((sql, parameters))
         return really(tx, kind, sql, parameters)
 
     def look(tx: Transaction) -> list[str]:
         assert query_plan.selective_ids(tx, wanted, "true", {}, "priority, id desc", 50) is not None
         explain = "explain query plan" if tx.engine == "sqlite" else "explain"
-        return [str(really(tx, tuple, f"{explain} {sql}", parameters)) for sql, parameters in asked]
+        return [str(really(tx, tuple, f"{explain} {sql}", parameters)) for sql, parameters in requests]
 
     with monkeypatch.context() as patch:
         patch.setattr(Transaction, "fetch_all", recorded)
@@ -222,8 +224,10 @@ async def test_selective_queries_do_not_scan_the_table(
     await items.index_pending()
     if items.database.engine == "postgresql":
         await items.database.write(lambda tx: tx.execute_script("analyze"))
-    (found,) = await plans(items, wanted, monkeypatch)
-    assert "SCAN work_item " not in found and "SCAN work_item'" not in found and "Seq Scan on work_item " not in found
+    (result,) = await plans(items, wanted, monkeypatch)
+    assert (
+        "SCAN work_item " not in result and "SCAN work_item'" not in result and "Seq Scan on work_item " not in result
+    )
 
 
 async def test_frequent_terms_are_not_looked_up_in_the_index(

@@ -15,7 +15,7 @@ from support.work_items import check_counts, create_item, move_item, set_status
 
 
 async def order(items: WorkItemStore) -> list[str]:
-    return [one.id for one in await items.list_ready()]
+    return [item.id for item in await items.list_ready()]
 
 
 async def test_blocker_of_an_urgent_item_comes_first(items: WorkItemStore) -> None:
@@ -24,8 +24,8 @@ async def test_blocker_of_an_urgent_item_comes_first(items: WorkItemStore) -> No
     blocker = await create_item(items, priority=5, blocked_by=[deep])
     await create_item(items, priority=1, blocked_by=[blocker])
     assert await order(items) == [deep, usual]
-    taken = await items.next("ann")
-    assert taken is not None and (taken.id, taken.urgency, taken.priority) == (deep, 1, 5)
+    result = await items.next("ann")
+    assert result is not None and (result.id, result.urgency, result.priority) == (deep, 1, 5)
     await items.complete(deep)
     assert await order(items) == [blocker, usual]
     await check_counts(items)
@@ -61,7 +61,7 @@ async def test_urgency_ends_with_its_reason(items: WorkItemStore, end: str) -> N
         await items.unblock(urgent, low)
     if end == "completed":
         await items.complete(urgent)
-    assert [one for one in await order(items) if one != urgent] == [usual, low]
+    assert [item for item in await order(items) if item != urgent] == [usual, low]
     await check_counts(items)
     if end == "failed":
         await set_status(items, urgent, "pending")
@@ -89,8 +89,8 @@ async def test_migration_keeps_items_and_computes_urgency(bare_url: str, tmp_pat
         await database.write(fill)
         items = WorkItemStore(database)
         await items.open()
-        found = {one.id: one.urgency for one in [await items.get(id) for id, *_ in rows]}
-        assert found == {"task_a": 1, "task_b": 1, "task_c": 1, "task_d": 2}
+        results = {item.id: item.urgency for item in [await items.get(id) for id, *_ in rows]}
+        assert results == {"task_a": 1, "task_b": 1, "task_c": 1, "task_d": 2}
 
 
 def _folder(tmp_path: Path, text: str) -> Path:

@@ -122,12 +122,12 @@ class Issuer:
 
     def browse(self, url: str) -> str:
         """The user says yes. Gives the URL that the browser is sent to."""
-        asked = parse_redirect(url)
-        self.visits.append(asked)
+        result = parse_redirect(url)
+        self.visits.append(result)
         code = f"code-{len(self.visits)}"
-        self._codes[code] = asked
-        answer = {"code": code, "state": asked["state"]} | ({"iss": self.iss} if self.iss else {})
-        return asked["redirect_uri"] + "?" + urlencode(self.answers(answer))
+        self._codes[code] = result
+        answer = {"code": code, "state": result["state"]} | ({"iss": self.iss} if self.iss else {})
+        return result["redirect_uri"] + "?" + urlencode(self.answers(answer))
 
     def _token(self, asked: Asked) -> FetchResponse:
         if self.refuse is not None:
@@ -154,12 +154,12 @@ class Issuer:
             self.revoked.add(asked.form["refresh_token"])
             scope = None
         self.issued.append(f"token-{len(self.issued) + 1}@{urlsplit(self.issuer).netloc}")
-        given: dict[str, Any] = {"access_token": self.issued[-1], "token_type": "Bearer", "expires_in": self.lifetime}
+        values: dict[str, Any] = {"access_token": self.issued[-1], "token_type": "Bearer", "expires_in": self.lifetime}
         if self.refresh_tokens:
-            given["refresh_token"] = f"refresh-{len(self.issued)}"
+            values["refresh_token"] = f"refresh-{len(self.issued)}"
         if scope or self.scope:
-            given["scope"] = self.scope or scope
-        return reply({name: value for name, value in (given | bound).items() if value is not None})
+            values["scope"] = self.scope or scope
+        return reply({name: value for name, value in (values | bound).items() if value is not None})
 
 
 class Server:
@@ -225,19 +225,19 @@ class World:
         answer: Any = None
         for _ in range(100):
             try:
-                wanted = conversation.send(answer)
+                response = conversation.send(answer)
             except StopIteration as done:
                 return done.value
-            answer = self.fetch(wanted) if isinstance(wanted, FetchRequest) else self.visit(wanted)
+            answer = self.fetch(response) if isinstance(response, FetchRequest) else self.visit(response)
         raise AssertionError("a conversation without end")
 
     def fetch(self, wanted: FetchRequest) -> FetchResponse:
         self.fetched.append(wanted)
-        asked = Asked.of(wanted)
+        result = Asked.of(wanted)
         answer = reply({"error": "not found"}, 404)
         for party in (self.server, *self.issuers):
-            if asked.url.startswith(party.origin + "/"):
-                answer = party(asked)
+            if result.url.startswith(party.origin + "/"):
+                answer = party(result)
                 if answer.status != 404:
                     return answer
         return answer
@@ -284,7 +284,7 @@ def make() -> Any:
     class Makers:
         pass
 
-    for one in (Issuer, Server, World, Asked, reply, jwt_parts, lacking):
-        setattr(Makers, one.__name__, staticmethod(one))
+    for item in (Issuer, Server, World, Asked, reply, jwt_parts, lacking):
+        setattr(Makers, item.__name__, staticmethod(item))
     Makers.REDIRECT = REDIRECT  # type: ignore[attr-defined]
     return Makers

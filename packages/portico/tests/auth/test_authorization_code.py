@@ -32,9 +32,9 @@ def test_two_logins_share_no_secret(world: Any, issuer: Any) -> None:
     oauth = world.oauth()
     world.hold(oauth.authorize())
     world.hold(oauth.authorize())
-    one, other = issuer.visits
-    assert one["state"] != other["state"]
-    assert one["code_challenge"] != other["code_challenge"]
+    item, other = issuer.visits
+    assert item["state"] != other["state"]
+    assert item["code_challenge"] != other["code_challenge"]
 
 
 @pytest.mark.requirement("auth.pkce")
@@ -56,8 +56,8 @@ def test_resource_goes_out_byte_for_byte(world: Any, issuer: Any, server: Any) -
     world.call(oauth)
     world.now += 100
     world.call(oauth)
-    sent = [issuer.visits[0]["resource"], *(asked.form["resource"] for asked in issuer.tokens)]
-    assert [asked.form["grant_type"] for asked in issuer.tokens] == ["authorization_code", "refresh_token"]
+    sent = [issuer.visits[0]["resource"], *(token.form["resource"] for token in issuer.tokens)]
+    assert [token.form["grant_type"] for token in issuer.tokens] == ["authorization_code", "refresh_token"]
     assert set(sent) == {"https://MCP.example:443"}
 
 
@@ -122,10 +122,10 @@ def test_stranger_puts_no_words_into_our_mouth(world: Any, issuer: Any) -> None:
             "error_uri": "https://evil.example/",
         }
 
-    said = refuse(world, issuer, stranger)
-    assert "call_this_number" not in said
-    assert "at once" not in said
-    assert "evil" not in said
+    error = refuse(world, issuer, stranger)
+    assert "call_this_number" not in error
+    assert "at once" not in error
+    assert "evil" not in error
 
 
 def test_declined_elicitation_reports_the_reason(world: Any, issuer: Any) -> None:
@@ -135,9 +135,9 @@ def test_declined_elicitation_reports_the_reason(world: Any, issuer: Any) -> Non
             "error_description": "not\ntoday",
         }
 
-    said = refuse(world, issuer, declined, GrantDenied)
-    assert "access_denied" in said
-    assert "not today" in said
+    error = refuse(world, issuer, declined, GrantDenied)
+    assert "access_denied" in error
+    assert "not today" in error
 
 
 def test_answer_with_nothing_in_it_is_dropped(world: Any, issuer: Any) -> None:
@@ -199,7 +199,7 @@ def test_offline_access_is_requested_where_it_is_to_be_had(make: Any) -> None:
     ],
 )
 def test_invalid_token_responses_are_rejected(world: Any, issuer: Any, make: Any, answer: Any) -> None:
-    issuer._token = lambda asked: make.reply(answer)
+    issuer._token = lambda request: make.reply(answer)
     with pytest.raises(AuthorizationError):
         world.call(world.oauth())
     assert len(issuer.tokens) == 1
@@ -217,7 +217,7 @@ def test_lifetimes_come_in_many_ways(world: Any, issuer: Any, lifetime: Any, lef
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_server_that_is_not_well_is_not_a_rejection(world: Any, issuer: Any, make: Any, status: int) -> None:
-    issuer._token = lambda asked: make.reply(None, status)
+    issuer._token = lambda request: make.reply(None, status)
     with pytest.raises(AuthorizationError, match="later") as caught:
         world.call(world.oauth())
     assert not isinstance(caught.value, GrantDenied)
@@ -241,8 +241,8 @@ def test_driver_that_answers_the_wrong_thing_is_reported(world: Any) -> None:
     with pytest.raises(UsageError, match="must be a FetchResponse, got dict"):
         talk.send({"code": "x"})
     talk = world.oauth().authorize()
-    wanted = talk.send(None)
-    while not isinstance(wanted, BrowserRequest):
-        wanted = talk.send(world.fetch(wanted))
+    response = talk.send(None)
+    while not isinstance(response, BrowserRequest):
+        response = talk.send(world.fetch(response))
     with pytest.raises(UsageError, match="mapping"):
         talk.send(FetchResponse(200))

@@ -13,20 +13,20 @@ from portico.auth.flow import FetchResponse
 
 @pytest.mark.requirement("auth.exact-challenge")
 def test_one_challenge_with_quoted_parameters() -> None:
-    found = parse_challenges(
+    result = parse_challenges(
         'Bearer resource_metadata="https://a.example/.well-known/x", scope="files:read files:write"'
     )
-    assert found == [
+    assert result == [
         Challenge("bearer", {"resource_metadata": "https://a.example/.well-known/x", "scope": "files:read files:write"})
     ]
 
 
 @pytest.mark.requirement("auth.exact-challenge")
 def test_several_challenges_share_a_field() -> None:
-    found = parse_challenges(
+    error = parse_challenges(
         'Basic realm="a, b", Bearer error="invalid_token", scope=one, Negotiate, DPoP algs="ES256"'
     )
-    assert found == [
+    assert error == [
         Challenge("basic", {"realm": "a, b"}),
         Challenge("bearer", {"error": "invalid_token", "scope": "one"}),
         Challenge("negotiate", {}),
@@ -87,8 +87,8 @@ def test_well_formed_challenges_round_trip(written: list[Challenge], comma: str)
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
     texts = [
-        f"{one.scheme} {comma.join(f'{name}={quote(value)}' for name, value in one.parameters.items())}"
-        for one in written
+        f"{item.scheme} {comma.join(f'{name}={quote(value)}' for name, value in item.parameters.items())}"
+        for item in written
     ]
     assert parse_challenges(comma.join(texts)) == written
 
@@ -98,9 +98,9 @@ def test_well_formed_challenges_round_trip(written: list[Challenge], comma: str)
 @example('a="' + '\\"' * 1000)
 @example("a " * 5000)
 def test_reading_never_fails(field: str) -> None:
-    for one in parse_challenges(field):
-        assert one.scheme == one.scheme.lower()
-        assert '"' not in one.scheme
+    for parse_challenge in parse_challenges(field):
+        assert parse_challenge.scheme == parse_challenge.scheme.lower()
+        assert '"' not in parse_challenge.scheme
 
 
 def test_challenge_combines_bearer_and_dpop_only() -> None:
@@ -112,11 +112,11 @@ def test_challenge_combines_bearer_and_dpop_only() -> None:
             ("WWW-Authenticate", 'Bearer scope="b a b", resource_metadata="https://x.example/prm"'),
         ),
     )
-    asked = parse_auth_challenge(answer)
-    assert asked.scopes == ("b", "a")
-    assert asked.resource_metadata == "https://x.example/prm"
-    assert asked.error == "use_dpop_nonce"
-    assert not asked.requires_dpop
+    result = parse_auth_challenge(answer)
+    assert result.scopes == ("b", "a")
+    assert result.resource_metadata == "https://x.example/prm"
+    assert result.error == "use_dpop_nonce"
+    assert not result.requires_dpop
 
 
 def test_no_challenge_is_no_demand() -> None:

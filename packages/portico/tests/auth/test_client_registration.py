@@ -123,8 +123,8 @@ def test_public_key_does_not_sign() -> None:
 def test_client_that_was_given_comes_first(make: Any, server: Any) -> None:
     issuer = make.Issuer(client_id_metadata_document_supported=True)
     world = make.World(server, issuer)
-    given = ClientRegistration(client_id="given")
-    world.call(world.oauth(AuthorizationCode(make.REDIRECT, client=given, client_metadata_url=DOCUMENT)))
+    result = ClientRegistration(client_id="given")
+    world.call(world.oauth(AuthorizationCode(make.REDIRECT, client=result, client_metadata_url=DOCUMENT)))
     assert issuer.visits[0]["client_id"] == "given"
     assert not issuer.registrations
 
@@ -152,12 +152,12 @@ def test_document_with_a_key_signs_where_that_is_taken(make: Any, server: Any) -
 @pytest.mark.requirement("auth.registration-order", "auth.application-type")
 def test_dynamic_registration_is_third_and_sends_client_metadata(world: Any, issuer: Any, make: Any) -> None:
     world.call(world.oauth(AuthorizationCode(make.REDIRECT, client_metadata_url=DOCUMENT)))
-    (asked,) = issuer.registrations
-    assert asked["application_type"] == "native"
-    assert asked["grant_types"] == ["authorization_code", "refresh_token"]
-    assert asked["redirect_uris"] == [make.REDIRECT]
-    assert asked["token_endpoint_auth_method"] == "none"
-    assert asked["response_types"] == ["code"]
+    (request,) = issuer.registrations
+    assert request["application_type"] == "native"
+    assert request["grant_types"] == ["authorization_code", "refresh_token"]
+    assert request["redirect_uris"] == [make.REDIRECT]
+    assert request["token_endpoint_auth_method"] == "none"
+    assert request["response_types"] == ["code"]
 
 
 @pytest.mark.requirement("auth.application-type")
@@ -233,12 +233,12 @@ def test_client_that_outgrew_its_scopes_registers_again(world: Any, issuer: Any,
         None if token == issuer.issued[-1] and len(issuer.issued) > 1 else make.lacking("b")
     )
     assert world.call(oauth).status == 200
-    assert [one["scope"] for one in issuer.registrations] == ["a", "a b"]
+    assert [registration["scope"] for registration in issuer.registrations] == ["a", "a b"]
 
 
 def test_configured_client_stays_bound_to_its_first_issuer(make: Any) -> None:
-    one, other = make.Issuer("https://one.example"), make.Issuer("https://other.example")
-    world = make.World(make.Server(issuer=one.issuer), one, other)
+    item, other = make.Issuer("https://one.example"), make.Issuer("https://other.example")
+    world = make.World(make.Server(issuer=item.issuer), item, other)
     oauth = world.oauth(
         AuthorizationCode(make.REDIRECT, client=ClientRegistration(client_id="given", client_secret="s"))
     )

@@ -65,10 +65,10 @@ class Server:
         flow, reply = grant.token(request), None
         while True:
             try:
-                asked = flow.send(reply)
+                response = flow.send(reply)
             except StopIteration as done:
                 return done.value  # type: ignore[no-any-return]
-            reply = self.perform(asked)
+            reply = self.perform(response)
 
     def perform(self, asked: Any) -> FetchResponse | None:
         if isinstance(asked, WaitRequest):

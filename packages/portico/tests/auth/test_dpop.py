@@ -129,7 +129,7 @@ def test_where_it_cannot_be_had_nothing_weaker_is_taken(bound: Any) -> None:
 
 def test_bearer_token_for_a_proof_is_rejected(bound: Any, make: Any) -> None:
     (issuer,) = bound.issuers
-    issuer._token = lambda asked: make.reply({"access_token": "x", "token_type": "Bearer"})
+    issuer._token = lambda request: make.reply({"access_token": "x", "token_type": "Bearer"})
     with pytest.raises(AuthorizationError, match="DPoP"):
         bound.call(bound.oauth())
 
@@ -150,18 +150,18 @@ def nonce_guard(make: Any, wanted: list[str]) -> Any:
 def test_nonces_of_both_servers_are_honoured_with_new_proofs(bound: Any, make: Any) -> None:
     (issuer,) = bound.issuers
     issuer.nonce = "as-nonce"
-    wanted = ["rs-nonce"]
-    guard = nonce_guard(make, wanted)
-    bound.server.call = lambda asked, operation: guard(bound.server, asked, operation)
+    expected = ["rs-nonce"]
+    guard = nonce_guard(make, expected)
+    bound.server.call = lambda token, operation: guard(bound.server, token, operation)
     oauth = bound.oauth()
     assert bound.call(oauth).status == 200
-    first, second = (verified(asked.headers["dpop"])[1] for asked in issuer.tokens)
+    first, second = (verified(token.headers["dpop"])[1] for token in issuer.tokens)
     assert "nonce" not in first
     assert second["nonce"] == "as-nonce"
     assert first["jti"] != second["jti"]
     proofs = [verified(call.headers["dpop"])[1] for call in bound.server.calls if "dpop" in call.headers]
     assert [proof.get("nonce") for proof in proofs] == [None, "rs-nonce"]
-    wanted[0] = "the-next"
+    expected[0] = "the-next"
     assert bound.call(oauth).status == 200
     assert len(issuer.visits) == 1, "a nonce is no reason to log in again"
 
@@ -169,18 +169,20 @@ def test_nonces_of_both_servers_are_honoured_with_new_proofs(bound: Any, make: A
 def test_nonce_that_another_request_learned_is_used(bound: Any, make: Any) -> None:
     oauth = bound.oauth()
     bound.call(oauth)
-    one, other = oauth.start_request("one"), oauth.start_request("other")
-    for attempt in (one, other):
+    item, other = oauth.start_request("one"), oauth.start_request("other")
+    for attempt in (item, other):
         bound.hold(attempt.headers("POST", bound.server.url))
     challenge = make.reply(None, 401, WWW_Authenticate='DPoP error="use_dpop_nonce"', DPoP_Nonce="n")
-    assert bound.hold(one.should_retry(challenge))
+    assert bound.hold(item.should_retry(challenge))
     assert bound.hold(other.should_retry(challenge))
     assert len(bound.visited) == 1
 
 
 def test_token_endpoint_that_never_has_enough_nonces_is_given_up(bound: Any, make: Any) -> None:
     (issuer,) = bound.issuers
-    issuer._token = lambda asked: make.reply({"error": "use_dpop_nonce"}, 400, DPoP_Nonce=f"nonce-{len(issuer.tokens)}")
+    issuer._token = lambda request: make.reply(
+        {"error": "use_dpop_nonce"}, 400, DPoP_Nonce=f"nonce-{len(issuer.tokens)}"
+    )
     with pytest.raises(AuthorizationError, match="use_dpop_nonce"):
         bound.call(bound.oauth())
     assert len(issuer.tokens) == 3
@@ -206,7 +208,7 @@ def test_bound_token_is_of_use_after_a_restart(bound: Any) -> None:
     bound.call(bound.oauth(storage=credentials))
     assert len(issuer.visits) == 1
     assert issuer.tokens[-1].form["grant_type"] == "refresh_token"
-    keys = {verified(asked.headers["dpop"])[0]["jwk"]["x"] for asked in (*issuer.tokens, bound.server.calls[-1])}
+    keys = {verified(request.headers["dpop"])[0]["jwk"]["x"] for request in (*issuer.tokens, bound.server.calls[-1])}
     assert len(keys) == 1
 
 

@@ -25,9 +25,9 @@ def test_client_credentials_with_a_secret(world: Any, issuer: Any, server: Any) 
     server.document["scopes_supported"] = ["a"]
     issuer.metadata["scopes_supported"] = ["a", "offline_access"]
     world.call(world.oauth(ClientCredentials(ClientRegistration(client_id="me", client_secret="s:1"))))
-    (asked,) = issuer.tokens
-    assert asked.basic == ("me", "s:1")
-    assert asked.form == {"grant_type": "client_credentials", "resource": server.url, "scope": "a"}
+    (request,) = issuer.tokens
+    assert request.basic == ("me", "s:1")
+    assert request.form == {"grant_type": "client_credentials", "resource": server.url, "scope": "a"}
     assert not world.visited
 
 
@@ -38,11 +38,11 @@ def test_client_credentials_with_a_key(world: Any, issuer: Any, make: Any) -> No
     issuer.metadata |= {"token_endpoint_auth_methods_supported": ["private_key_jwt"]}
     private = SigningKey(key.as_pem(private=True).decode(), "ES256")
     world.call(world.oauth(ClientCredentials(ClientRegistration(client_id="me", key=private))))
-    (asked,) = issuer.tokens
-    assert asked.form["grant_type"] == "client_credentials"
-    assert asked.form["client_assertion_type"] == "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-    assert "client_id" not in asked.form
-    claims = jwt.decode(asked.form["client_assertion"], key, algorithms=["ES256"]).claims
+    (request,) = issuer.tokens
+    assert request.form["grant_type"] == "client_credentials"
+    assert request.form["client_assertion_type"] == "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+    assert "client_id" not in request.form
+    claims = jwt.decode(request.form["client_assertion"], key, algorithms=["ES256"]).claims
     assert (claims["iss"], claims["sub"], claims["aud"]) == ("me", "me", issuer.issuer)
 
 
@@ -117,14 +117,14 @@ def test_enterprise_decides_for_its_user(make: Any, provider: Provider, endpoint
         "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
         "client_id": "us-at-idp",
     }
-    (asked,) = issuer.tokens
-    assert asked.form == {
+    (request,) = issuer.tokens
+    assert request.form == {
         "grant_type": JWT_BEARER,
         "assertion": "the-grant",
         "resource": server.url,
         "scope": "a",
     }
-    assert asked.basic == ("us", "s")
+    assert request.basic == ("us", "s")
     assert not world.visited
 
 
@@ -146,13 +146,13 @@ def test_unexpected_issued_token_type_is_not_forwarded(make: Any, provider: Prov
 
 def test_workload_presents_its_platform_token(world: Any, issuer: Any, server: Any) -> None:
     world.call(world.oauth(WorkloadIdentity(lambda audience: f"jwt for {audience}")))
-    (asked,) = issuer.tokens
-    assert asked.form == {
+    (request,) = issuer.tokens
+    assert request.form == {
         "grant_type": JWT_BEARER,
         "assertion": f"jwt for {issuer.issuer}",
         "resource": server.url,
     }
-    assert "authorization" not in asked.headers
+    assert "authorization" not in request.headers
     assert not issuer.registrations
 
 
@@ -176,12 +176,12 @@ def test_workload_with_a_new_identity_may_try_again(world: Any, issuer: Any) -> 
         world.call(oauth)
     issuer.refuse = None
     assert world.call(oauth).status == 200
-    assert [asked.form["assertion"] for asked in issuer.tokens] == ["old", "new"]
+    assert [token.form["assertion"] for token in issuer.tokens] == ["old", "new"]
 
 
 def test_workloads_identity_stays_with_its_issuer(make: Any) -> None:
-    one, other = make.Issuer("https://one.example"), make.Issuer("https://other.example")
-    world = make.World(make.Server(issuer=one.issuer), one, other)
+    item, other = make.Issuer("https://one.example"), make.Issuer("https://other.example")
+    world = make.World(make.Server(issuer=item.issuer), item, other)
     oauth = world.oauth(WorkloadIdentity("jwt"))
     world.call(oauth)
     world.server.document["authorization_servers"] = [other.issuer]

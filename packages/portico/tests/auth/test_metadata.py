@@ -87,7 +87,7 @@ def test_server_that_speaks_of_metadata_and_has_none_is_not_guessed_at(make: Any
 
 def test_server_in_trouble_is_not_guessed_at(make: Any, issuer: Any) -> None:
     world = make.World(make.Server(prm=None), issuer)
-    world.fetch = lambda wanted: make.reply(None, 503)
+    world.fetch = lambda expected: make.reply(None, 503)
     with pytest.raises(DiscoveryError, match="503"):
         find(world)
 
@@ -109,7 +109,7 @@ def test_metadata_without_an_authorization_server_says_so(make: Any, issuer: Any
 def test_page_that_says_200_and_means_404_is_no_document(make: Any, issuer: Any) -> None:
     world = make.World(make.Server(prm="/.well-known/oauth-protected-resource", resource="https://mcp.example"), issuer)
     real = world.fetch
-    world.fetch = lambda wanted: make.reply("<html>") if wanted.url == f"{PRM}/mcp" else real(wanted)
+    world.fetch = lambda expected: make.reply("<html>") if expected.url == f"{PRM}/mcp" else real(expected)
     assert find(world).resource == "https://mcp.example"
 
 
@@ -146,10 +146,10 @@ def test_with_several_issuers_the_first_that_works_is_taken(make: Any) -> None:
 
 
 def test_with_several_issuers_the_known_one_is_asked_first(make: Any) -> None:
-    one, other = make.Issuer("https://one.example"), make.Issuer("https://other.example")
-    world = make.World(make.Server(authorization_servers=[one.issuer, other.issuer]), one, other)
-    found = world.hold(discover(MetadataDiscovery(SERVER), AuthChallenge(), preferred_issuer=other.issuer))
-    assert found.server.issuer == other.issuer
+    item, other = make.Issuer("https://one.example"), make.Issuer("https://other.example")
+    world = make.World(make.Server(authorization_servers=[item.issuer, other.issuer]), item, other)
+    result = world.hold(discover(MetadataDiscovery(SERVER), AuthChallenge(), preferred_issuer=other.issuer))
+    assert result.server.issuer == other.issuer
 
 
 @pytest.mark.requirement("auth.endpoints-https")
@@ -179,9 +179,9 @@ def test_null_members_are_absent_ones(make: Any, server: Any) -> None:
 def test_2025_03_26_looks_at_the_root_of_the_origin(make: Any) -> None:
     issuer = make.Issuer("https://mcp.example", token_endpoint="https://mcp.example/oauth/token")
     world = make.World(make.Server(prm=None), issuer)
-    found = find(world, protocol_version="2025-03-26")
-    assert found.server.token_endpoint == "https://mcp.example/oauth/token"
-    assert found.resource == SERVER
+    result = find(world, protocol_version="2025-03-26")
+    assert result.server.token_endpoint == "https://mcp.example/oauth/token"
+    assert result.resource == SERVER
     assert all(("MCP-Protocol-Version", "2025-03-26") in fetch.headers for fetch in world.fetched)
 
 
@@ -198,11 +198,11 @@ def test_2025_03_26_rejects_the_issuer_of_another_server(make: Any) -> None:
 
 @pytest.mark.requirement("auth.fallback-2025-03-26")
 def test_2025_03_26_without_any_metadata_has_default_endpoints(make: Any) -> None:
-    found = find(make.World(make.Server("https://mcp.example:8443/v1/mcp", prm=None)))
-    assert found.server.authorization_endpoint == "https://mcp.example:8443/authorize"
-    assert found.server.token_endpoint == "https://mcp.example:8443/token"
-    assert found.server.registration_endpoint == "https://mcp.example:8443/register"
-    assert found.server.issuer == "https://mcp.example:8443"
+    result = find(make.World(make.Server("https://mcp.example:8443/v1/mcp", prm=None)))
+    assert result.server.authorization_endpoint == "https://mcp.example:8443/authorize"
+    assert result.server.token_endpoint == "https://mcp.example:8443/token"
+    assert result.server.registration_endpoint == "https://mcp.example:8443/register"
+    assert result.server.issuer == "https://mcp.example:8443"
 
 
 def test_server_cannot_keep_us_busy_with_issuers(make: Any) -> None:
@@ -222,8 +222,8 @@ def test_endpoint_has_no_fragment(make: Any, server: Any) -> None:
 def test_invalid_metadata_documents_raise_discovery_error(make: Any, server: Any, issuer: Any, document: Any) -> None:
     world = make.World(server, issuer)
     original = world.fetch
-    world.fetch = lambda wanted: (
-        make.reply(document) if wanted.url.endswith("authorization-server") else original(wanted)
+    world.fetch = lambda expected: (
+        make.reply(document) if expected.url.endswith("authorization-server") else original(expected)
     )
     with pytest.raises(DiscoveryError, match="no readable metadata"):
         find(world)

@@ -81,7 +81,7 @@ def test_token_that_ran_out_is_refreshed_before_it_is_sent(world: Any, issuer: A
     world.call(oauth)
     world.now += 55
     world.call(oauth)
-    assert [asked.form["grant_type"] for asked in issuer.tokens] == ["authorization_code", "refresh_token"]
+    assert [token.form["grant_type"] for token in issuer.tokens] == ["authorization_code", "refresh_token"]
     assert issuer.tokens[1].form == {
         "grant_type": "refresh_token",
         "refresh_token": "refresh-1",
@@ -98,7 +98,7 @@ def test_refresh_tokens_rotate(world: Any, issuer: Any) -> None:
     for _ in range(4):
         world.call(oauth)
         world.now += 100
-    used = [asked.form["refresh_token"] for asked in issuer.tokens[1:]]
+    used = [token.form["refresh_token"] for token in issuer.tokens[1:]]
     assert used == ["refresh-1", "refresh-2", "refresh-3"]
     assert len(issuer.visits) == 1
 
@@ -122,7 +122,7 @@ def test_revoked_refresh_token_leads_to_a_login(world: Any, issuer: Any) -> None
     issuer.revoked.add("refresh-1")
     world.now += 100
     assert world.call(oauth).status == 200
-    grants = [asked.form["grant_type"] for asked in issuer.tokens]
+    grants = [token.form["grant_type"] for token in issuer.tokens]
     assert grants == ["authorization_code", "refresh_token", "authorization_code"]
 
 
@@ -132,7 +132,7 @@ def test_refresh_that_fails_for_other_reasons_forgets_nothing(world: Any, issuer
     world.call(oauth)
     world.now += 100
     for answer in (make.reply(None, 503), make.reply({"error": "temporarily_unavailable"}, 400), make.reply(None, 404)):
-        issuer._token = lambda asked, answer=answer: answer
+        issuer._token = lambda request, answer=answer: answer
         with pytest.raises(AuthorizationError):
             world.call(oauth)
     assert oauth.token.refresh_token == "refresh-1"
@@ -172,33 +172,33 @@ def test_restart_with_an_expired_token_refreshes_where_the_challenge_points(make
     world.call(world.oauth(storage=credentials))
     world.now += 100
     world.call(world.oauth(storage=credentials))
-    assert [asked.form["grant_type"] for asked in issuer.tokens] == ["authorization_code", "refresh_token"]
+    assert [token.form["grant_type"] for token in issuer.tokens] == ["authorization_code", "refresh_token"]
     assert not any("well-known/oauth-protected" in url for url in world.urls)
 
 
 def test_token_refreshed_by_another_process_is_reused(world: Any, issuer: Any) -> None:
     credentials = TokenStorage()
     issuer.refresh_tokens, issuer.lifetime = True, 60
-    one, other = world.oauth(storage=credentials), world.oauth(storage=credentials)
-    world.call(one)
+    item, other = world.oauth(storage=credentials), world.oauth(storage=credentials)
+    world.call(item)
     world.call(other)
     world.now += 100
-    world.call(one)
+    world.call(item)
     world.call(other)
-    assert [asked.form["grant_type"] for asked in issuer.tokens] == ["authorization_code", "refresh_token"]
+    assert [token.form["grant_type"] for token in issuer.tokens] == ["authorization_code", "refresh_token"]
 
 
 def test_token_that_another_process_got_is_taken_over(world: Any, issuer: Any, server: Any) -> None:
     credentials = TokenStorage()
     issuer.refresh_tokens, issuer.lifetime = True, 60
-    one, other = world.oauth(storage=credentials), world.oauth(storage=credentials)
-    for oauth in (one, other):
+    item, other = world.oauth(storage=credentials), world.oauth(storage=credentials)
+    for oauth in (item, other):
         world.hold(oauth.authorize())
     world.now += 100
     world.call(other)
-    world.call(one)
-    assert one.token == other.token
-    assert [asked.form["grant_type"] for asked in issuer.tokens[2:]] == ["refresh_token"]
+    world.call(item)
+    assert item.token == other.token
+    assert [token.form["grant_type"] for token in issuer.tokens[2:]] == ["refresh_token"]
 
 
 def test_late_refresh_uses_the_token_stored_by_the_faster_one(world: Any, issuer: Any, make: Any) -> None:
@@ -223,14 +223,14 @@ def test_late_refresh_uses_the_token_stored_by_the_faster_one(world: Any, issuer
 
 def test_requests_at_once_share_one_login(world: Any, issuer: Any, server: Any, make: Any) -> None:
     oauth = world.oauth()
-    one, other = oauth.start_request("one"), oauth.start_request("other")
+    item, other = oauth.start_request("one"), oauth.start_request("other")
     refused = make.reply(None, 401)
-    for attempt in (one, other):
+    for attempt in (item, other):
         assert world.hold(attempt.headers("POST", server.url)) == {}
-    assert world.hold(one.should_retry(refused))
+    assert world.hold(item.should_retry(refused))
     assert world.hold(other.should_retry(refused))
     assert len(issuer.visits) == 1
-    assert world.hold(one.headers("POST", server.url)) == world.hold(other.headers("POST", server.url))
+    assert world.hold(item.headers("POST", server.url)) == world.hold(other.headers("POST", server.url))
 
 
 @pytest.mark.requirement("auth.error-codes")
@@ -325,12 +325,12 @@ def test_insufficient_scope_on_a_401_is_a_step_up_too(world: Any, issuer: Any, s
 
 @pytest.mark.requirement("auth.issuer-binding", "auth.issuer-moves")
 def test_move_to_another_issuer_takes_nothing_along(make: Any) -> None:
-    one, other = make.Issuer("https://one.example"), make.Issuer("https://other.example")
-    for issuer in (one, other):
+    item, other = make.Issuer("https://one.example"), make.Issuer("https://other.example")
+    for issuer in (item, other):
         issuer.refresh_tokens = True
-    one.registered = {"client_id": "of-one", "client_secret": "secret-of-one"}
+    item.registered = {"client_id": "of-one", "client_secret": "secret-of-one"}
     other.registered = {"client_id": "of-other"}
-    world = make.World(make.Server(issuer=one.issuer), one, other)
+    world = make.World(make.Server(issuer=item.issuer), item, other)
     credentials = TokenStorage()
     oauth = world.oauth(storage=credentials)
     world.call(oauth)
@@ -344,9 +344,9 @@ def test_move_to_another_issuer_takes_nothing_along(make: Any) -> None:
         everything = f"{fetch.url} {fetch.headers} {fetch.body.decode()}"
         assert "of-one" not in everything
         assert "refresh-1" not in everything or "other" in everything
-        assert one.issued[0] not in everything
+        assert item.issued[0] not in everything
     assert [asked.form["grant_type"] for asked in other.tokens] == ["authorization_code"]
-    assert credentials.registration(one.issuer).client_id == "of-one"
+    assert credentials.registration(item.issuer).client_id == "of-one"
     world.call(world.oauth(storage=credentials))
     assert len(other.visits) == 1
 

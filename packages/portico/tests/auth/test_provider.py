@@ -91,9 +91,9 @@ async def test_opaque_tokens_are_asked_about(tmp_path: Path) -> None:
 
 async def test_team_logs_in_behind_nginx(issuer: str) -> None:
     """A proxy with a public name takes a prefix away; the client finds the metadata, the login and the server."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+    with socket.socket() as item:
+        item.bind(("127.0.0.1", 0))
+        port = item.getsockname()[1]
     try:
         with nginx.in_front_of(port, pooled=2, prefix="/tools") as front:
             outside = f"http://127.0.0.1:{front}/tools"

@@ -123,10 +123,10 @@ def test_token_endpoint_auth(mock: Any, method: str) -> None:
     if method != "none":
         issuer.registered["client_secret"] = "s"
     flow(world)
-    (asked,) = issuer.tokens
-    assert asked.basic == (("c", "s") if method == "client_secret_basic" else None)
-    assert asked.form.get("client_secret") == ("s" if method == "client_secret_post" else None)
-    assert asked.form.get("client_id") == (None if method == "client_secret_basic" else "c")
+    (request,) = issuer.tokens
+    assert request.basic == (("c", "s") if method == "client_secret_basic" else None)
+    assert request.form.get("client_secret") == ("s" if method == "client_secret_post" else None)
+    assert request.form.get("client_id") == (None if method == "client_secret_basic" else "c")
 
 
 def test_pre_registration(mock: Any) -> None:
@@ -144,7 +144,7 @@ def test_2025_03_26_oauth_metadata_backcompat(make: Any) -> None:
     issuer.iss = MCP
     world = make.World(make.Server(f"{MCP}/mcp", prm=None), issuer)
     flow(world)
-    assert [asked.url for asked in issuer.tokens] == [f"{MCP}/oauth/token"]
+    assert [token.url for token in issuer.tokens] == [f"{MCP}/oauth/token"]
     assert len(issuer.registrations) == len(issuer.visits) == 1
 
 
@@ -153,7 +153,7 @@ def test_2025_03_26_oauth_endpoint_fallback(make: Any) -> None:
     issuer.iss = None
     world = make.World(make.Server(f"{MCP}/mcp", prm=None), issuer)
     flow(world)
-    assert [asked.url for asked in issuer.tokens] == [f"{MCP}/token"]
+    assert [token.url for token in issuer.tokens] == [f"{MCP}/token"]
     assert issuer.visits[0]["code_challenge_method"] == "S256"
     assert len(issuer.registrations) == 1
 
@@ -179,11 +179,11 @@ def test_offline_access_not_supported(mock: Any) -> None:
 
 
 def test_authorization_server_migration(make: Any) -> None:
-    one, two = make.Issuer("http://localhost:3002"), make.Issuer("http://localhost:3003")
-    one.registered = {"client_id": "as1-client-id", "client_secret": "as1-client-secret"}
+    item, two = make.Issuer("http://localhost:3002"), make.Issuer("http://localhost:3003")
+    item.registered = {"client_id": "as1-client-id", "client_secret": "as1-client-secret"}
     two.registered = {"client_id": "as2-client-id", "client_secret": "as2-client-secret"}
-    server = make.Server(f"{MCP}/mcp", one.issuer, scope="mcp:basic")
-    world = make.World(server, one, two)
+    server = make.Server(f"{MCP}/mcp", item.issuer, scope="mcp:basic")
+    world = make.World(server, item, two)
     oauth = world.oauth()
     assert world.call(oauth).status == 200
     server.document["authorization_servers"] = [two.issuer]
@@ -278,9 +278,9 @@ def test_dpop(mock: Any, make: Any, nonce: str | None) -> None:
 
     def judge(asked: Any, operation: str) -> Any:
         answer = plain(asked, operation)
-        wanted = nonce and nonce.replace("as", "rs")
-        if "dpop" in asked.headers and make.jwt_parts(asked.headers["dpop"])[1].get("nonce") != wanted:
-            return make.reply(None, 401, WWW_Authenticate='DPoP error="use_dpop_nonce"', DPoP_Nonce=wanted)
+        expected = nonce and nonce.replace("as", "rs")
+        if "dpop" in asked.headers and make.jwt_parts(asked.headers["dpop"])[1].get("nonce") != expected:
+            return make.reply(None, 401, WWW_Authenticate='DPoP error="use_dpop_nonce"', DPoP_Nonce=expected)
         return answer
 
     world.server.call = judge
@@ -296,6 +296,6 @@ def test_dpop(mock: Any, make: Any, nonce: str | None) -> None:
 def test_wif_jwt_bearer(mock: Any) -> None:
     world = mock(metadata={"registration_endpoint": None})
     issuer = flow(world, WorkloadIdentity("valid-jwt"))
-    (asked,) = issuer.tokens
-    assert asked.form["grant_type"] == "urn:ietf:params:oauth:grant-type:jwt-bearer"
-    assert asked.form["assertion"] == "valid-jwt"
+    (request,) = issuer.tokens
+    assert request.form["grant_type"] == "urn:ietf:params:oauth:grant-type:jwt-bearer"
+    assert request.form["assertion"] == "valid-jwt"

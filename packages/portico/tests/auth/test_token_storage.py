@@ -131,7 +131,7 @@ def test_file_is_its_owners_from_the_start(tmp_path: Path, monkeypatch: pytest.M
     assert set(seen) == {0o600}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert all(stat.S_IMODE(one.stat().st_mode) == 0o600 for one in path.parent.iterdir())
+    assert all(stat.S_IMODE(item.stat().st_mode) == 0o600 for item in path.parent.iterdir())
 
 
 def test_file_is_keyed_by_issuer_and_resource(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_failed_write_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
         credentials.store_token(SERVER, token(OTHER))
     monkeypatch.undo()
     assert credentials.last_token(SERVER) == token()
-    assert {one.name for one in tmp_path.iterdir()} <= {"credentials.json", "credentials.json.lock"}
+    assert {item.name for item in tmp_path.iterdir()} <= {"credentials.json", "credentials.json.lock"}
 
 
 def test_concurrent_writes_are_all_stored(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_without_the_package_there_is_no_keyring(monkeypatch: pytest.MonkeyPatch
 
 
 def test_token_does_not_show_itself() -> None:
-    shown = repr(token(refresh_token="r3fresh", dpop_key="k3y"))
-    assert "token of" not in shown
-    assert "r3fresh" not in shown
-    assert "k3y" not in shown
+    result = repr(token(refresh_token="r3fresh", dpop_key="k3y"))
+    assert "token of" not in result
+    assert "r3fresh" not in result
+    assert "k3y" not in result

@@ -214,8 +214,8 @@ def test_bash_completion_matches_the_typed_words(
         timeout=TIMEOUT_SECONDS,
     )
     assert done.stderr == ""
-    *words, said = done.stdout.splitlines()
-    assert ([word for word in words if word], said.strip()) == (offered, options)
+    *words, message = done.stdout.splitlines()
+    assert ([word for word in words if word], message.strip()) == (offered, options)
 
 
 SHELLS = {

@@ -35,26 +35,26 @@ def examine(portico: Run, tmp_path: Path) -> Callable[..., tuple[int, dict[str, 
             "doctor", "--format", "jsonl", *words, cwd=tmp_path, **{**place, "PORTICO_DATA": str(tmp_path), **env}
         )
         assert done.stderr == ""
-        said = json.loads(done.stdout)
-        assert said["ok"] == (done.returncode == 0)
-        return done.returncode, {one["subject"]: one for one in said["findings"]}
+        data = json.loads(done.stdout)
+        assert data["ok"] == (done.returncode == 0)
+        return done.returncode, {finding["subject"]: finding for finding in data["findings"]}
 
     return run
 
 
 def test_where_all_is_well_nothing_is_made(examine: Any, tmp_path: Path) -> None:
-    status, found = examine()
+    status, result = examine()
     assert status == 0
-    assert found["python"]["text"].startswith("CPython 3.")
-    assert found["store"]["text"].endswith("portico.db does not exist yet; a server creates it")
+    assert result["python"]["text"].startswith("CPython 3.")
+    assert result["store"]["text"].endswith("portico.db does not exist yet; a server creates it")
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
 
 def test_missing_extra_is_named_with_its_install_command(examine: Any) -> None:
-    found = examine()[1]
-    assert "portico[schema]" in found["extras"]["text"]
-    missing = {subject: one for subject, one in found.items() if subject.startswith("extras, ")}
-    assert all(one["text"].startswith("not installed: ") and one["hint"] for one in missing.values())
+    result = examine()[1]
+    assert "portico[schema]" in result["extras"]["text"]
+    missing = {subject: item for subject, item in result.items() if subject.startswith("extras, ")}
+    assert all(item["text"].startswith("not installed: ") and item["hint"] for item in missing.values())
 
 
 def test_every_missing_extra_fits_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,9 +79,9 @@ def test_store_that_can_be_used_says_so_and_one_of_a_newer_version_is_wrong(exam
     with closing(sqlite3.connect(tmp_path / "portico.db")) as store, store:
         assert store.execute("select name from sqlite_master").fetchall() == [("portico_migration",)]
         store.execute("insert into portico_migration values ('memory', 9999)")
-    status, found = examine()
-    assert (status, found["store"]["level"]) == (1, "error")
-    assert "used by a newer Portico" in found["store"]["text"]
+    status, result = examine()
+    assert (status, result["store"]["level"]) == (1, "error")
+    assert "used by a newer Portico" in result["store"]["text"]
 
 
 @pytest.mark.parametrize(
@@ -94,15 +94,15 @@ def test_store_that_can_be_used_says_so_and_one_of_a_newer_version_is_wrong(exam
 def test_unusable_settings_are_reported_without_secrets(
     examine: Any, env: dict[str, str], about: str, words: str
 ) -> None:
-    status, found = examine(**env)
-    assert (status, found[about]["level"]) == (1, "error")
-    assert words in found[about]["text"] and "secret" not in found[about]["text"]
+    status, result = examine(**env)
+    assert (status, result[about]["level"]) == (1, "error")
+    assert words in result[about]["text"] and "secret" not in result[about]["text"]
 
 
 def test_port_that_is_taken_is_wrong_if_it_was_named(examine: Any) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        status, found = examine("--port", str(taken.getsockname()[1]))
-    assert status == 1 and "is in use" in found["port"]["text"]
+    with socket.create_server(("127.0.0.1", 0)) as item:
+        status, result = examine("--port", str(item.getsockname()[1]))
+    assert status == 1 and "is in use" in result["port"]["text"]
 
 
 def test_configurations_of_clients_are_read(examine: Any, tmp_path: Path) -> None:
@@ -110,10 +110,10 @@ def test_configurations_of_clients_are_read(examine: Any, tmp_path: Path) -> Non
     cursor.parent.mkdir(parents=True)
     cursor.write_text('{"mcpServers": {"a": {"command": "no-such-command"}, "b": {"url": "https://x/mcp"},}} // mine')
     project.write_text("{")
-    status, found = examine()
+    status, result = examine()
     assert status == 1
-    assert found["cursor (user)"]["text"].endswith("a: command no-such-command not found")
-    assert found["claude-code (project)"]["level"] == "error"
+    assert result["cursor (user)"]["text"].endswith("a: command no-such-command not found")
+    assert result["claude-code (project)"]["level"] == "error"
     cursor.write_text('{"mcpServers": {"a": {"command": "python3", "args": ["/nowhere/x.py:server"]}}}')
     assert examine()[1]["cursor (user)"]["text"].endswith("a: file /nowhere/x.py:server not found")
 
@@ -124,9 +124,9 @@ def test_client_configurations_in_other_formats_are_read(examine: Any, tmp_path:
     codex.write_text('[mcp_servers.a]\ncommand = "no-such-command"\n')
     windsurf.mkdir(parents=True)
     (windsurf / "mcp_config.json").write_text('{"mcpServers": {"b": {"serverUrl": "https://x/mcp"}}}')
-    _, found = examine()
-    assert found["codex (user)"]["text"].endswith("a: command no-such-command not found")
-    assert found["windsurf (user)"]["level"] == "ok"
+    _, result = examine()
+    assert result["codex (user)"]["text"].endswith("a: command no-such-command not found")
+    assert result["windsurf (user)"]["level"] == "ok"
 
 
 def test_target_is_tried(examine: Any) -> None:
@@ -139,10 +139,10 @@ def test_output_that_is_not_a_message_is_an_error(examine: Any, liar: Any, tmp_p
     program.write_text(
         "print('Welcome to my server!', flush=True)\n" + Path(liar({"tools/list": {"tools": []}})[1]).read_text()
     )
-    status, found = examine("--", sys.executable, str(program))
-    assert (status, found["target"]["level"]) == (1, "ok")
-    assert found["target, output"]["level"] == "error"
-    assert "'Welcome to my server!'" in found["target, output"]["text"]
+    status, result = examine("--", sys.executable, str(program))
+    assert (status, result["target"]["level"]) == (1, "ok")
+    assert result["target, output"]["level"] == "error"
+    assert "'Welcome to my server!'" in result["target, output"]["text"]
 
 
 def test_every_server_of_a_configuration_is_tried(examine: Any, liar: Any, tmp_path: Path) -> None:
@@ -150,10 +150,10 @@ def test_every_server_of_a_configuration_is_tried(examine: Any, liar: Any, tmp_p
     command, *words = liar({"tools/list": {"tools": []}})
     servers = {"good": {"command": command, "args": words}, "dead": {"command": "/nonexistent/server"}}
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
-    status, found = examine("mcp.json")
+    status, result = examine("mcp.json")
     assert status == 1
-    assert (found["target, good"]["level"], found["target, dead"]["level"]) == ("ok", "error")
-    assert "cannot start '/nonexistent/server'" in found["target, dead"]["text"]
+    assert (result["target, good"]["level"], result["target, dead"]["level"]) == ("ok", "error")
+    assert "cannot start '/nonexistent/server'" in result["target, dead"]["text"]
 
 
 @pytest.fixture
@@ -188,31 +188,31 @@ def refusing() -> Iterator[Callable[[int, str], str]]:
 
 @pytest.mark.parametrize("status", [403, 404, 502])
 def test_rejection_is_an_error_with_the_reason_of_the_server(examine: Any, refusing: Any, status: int) -> None:
-    code, found = examine(refusing(status, "Host 'a.test' is not allowed here"))
+    code, result = examine(refusing(status, "Host 'a.test' is not allowed here"))
     assert code == 1
     for about in ("target", "login, server"):
-        assert found[about]["level"] == "error"
-        assert "Host 'a.test' is not allowed here" in found[about]["text"]
-        assert "as expected" not in found[about]["text"]
+        assert result[about]["level"] == "error"
+        assert "Host 'a.test' is not allowed here" in result[about]["text"]
+        assert "as expected" not in result[about]["text"]
 
 
 def test_web_page_is_not_an_expected_response(examine: Any, refusing: Any) -> None:
-    code, found = examine(refusing(200, "<!doctype html>Welcome"))
+    code, result = examine(refusing(200, "<!doctype html>Welcome"))
     assert code == 1
-    assert found["login, server"]["level"] == "error"
-    assert "expected a message, got text/plain" in found["login, server"]["text"]
+    assert result["login, server"]["level"] == "error"
+    assert "expected a message, got text/plain" in result["login, server"]["text"]
 
 
 @pytest.mark.parametrize("url", ["http://[bad", "http://a..b/mcp", f"https://{'a' * 64}.example/mcp"])
 def test_invalid_url_is_a_finding(examine: Any, url: str) -> None:
-    code, found = examine(url)
-    assert code == 1 and found["target"]["level"] == found["login, server"]["level"] == "error"
+    code, result = examine(url)
+    assert code == 1 and result["target"]["level"] == result["login, server"]["level"] == "error"
 
 
 def test_rejected_token_is_not_taken_for_none(examine: Any, locked: str) -> None:
     assert "requires authentication" in examine(locked)[1]["target"]["text"]
-    found = examine(locked, "--token", "for-another")[1]
-    assert "rejected the token" in found["target"]["text"]
+    result = examine(locked, "--token", "for-another")[1]
+    assert "rejected the token" in result["target"]["text"]
 
 
 @pytest.fixture
@@ -251,12 +251,12 @@ def locked() -> Iterator[str]:
 
 
 def test_link_of_a_login_that_is_broken_is_named(examine: Any, locked: str) -> None:
-    status, found = examine(locked)
+    status, result = examine(locked)
     assert status == 1
-    assert found["login, server"]["level"] == "ok"
-    assert found["login, resource"]["level"] == "ok"
-    assert found["login, issuer"]["level"] == "error"
-    assert "/gone" in found["login, issuer"]["text"]
+    assert result["login, server"]["level"] == "ok"
+    assert result["login, resource"]["level"] == "ok"
+    assert result["login, issuer"]["level"] == "error"
+    assert "/gone" in result["login, issuer"]["text"]
 
 
 def test_users_see_a_table(portico: Run, tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_prints_of_an_in_process_server_go_to_stderr(portico: Portico, server: A
 def test_list_is_one_line_of_json_for_each(
     portico: Portico, kind: str, target: str, member: str, expected: list[str]
 ) -> None:
-    assert [one[member] for one in lines(portico("list", kind, target))] == expected
+    assert [line[member] for line in lines(portico("list", kind, target))] == expected
 
 
 def test_list_can_be_a_plain_table(portico: Portico) -> None:
@@ -246,7 +246,7 @@ def test_bytes_of_a_resource_are_saved_under_a_name_of_ours(portico: Portico, se
         done = portico("read", path, uri, "--format", "table", "--save-dir", folder)
         assert done.returncode == 0, done.stderr
         assert (folder / name).read_bytes() == b"\x00\xff"
-    assert {one.name for one in tmp_path.iterdir()} <= {"saved", "odd.py", "cache", "__pycache__"}
+    assert {item.name for item in tmp_path.iterdir()} <= {"saved", "odd.py", "cache", "__pycache__"}
 
 
 def test_prompt_is_one_line_of_json_for_each_message(portico: Portico) -> None:
@@ -272,8 +272,8 @@ def test_wire_can_be_watched(portico: Portico) -> None:
 def test_log_messages_are_shown_on_request(portico: Portico, revision: str) -> None:
     call = ["call", "examples/everything.py", "test_logging_tool", "--protocol-version", revision]
     assert portico(*call).stderr == ""
-    said = portico(*call, "--verbose").stderr.splitlines()
-    assert [line.partition(":")[0].split()[0] for line in said] == ["debug", "info", "warning", "error"]
+    output = portico(*call, "--verbose").stderr.splitlines()
+    assert [line.partition(":")[0].split()[0] for line in output] == ["debug", "info", "warning", "error"]
 
 
 def test_server_that_logs_nothing_can_be_called_verbosely(portico: Portico, liar: Any) -> None:
@@ -308,8 +308,8 @@ def test_call_caches_tool_names_for_completion(portico: Portico, tmp_path: Path)
     lines(portico("call", "examples/orders.py", "catalogue.prices"))
     [file] = (tmp_path / "cache" / "portico" / "names").iterdir()
     assert os.stat(file).st_mode & 0o777 == 0o600
-    known = json.loads(file.read_text())
-    assert known["tools"]["place_order"]["size"] == ["small", "medium", "large"]
+    data = json.loads(file.read_text())
+    assert data["tools"]["place_order"]["size"] == ["small", "medium", "large"]
     assert "orders" not in file.name
     assert "orders.py" not in file.read_text()
 
@@ -319,17 +319,17 @@ def test_call_caches_tool_names_for_completion(portico: Portico, tmp_path: Path)
 
 def test_everything_is_listed_where_no_kind_is_named(portico: Portico) -> None:
     listed = lines(portico("list", "examples/library.py"))
-    assert {"uri", "uriTemplate", "inputSchema"} <= {name for one in listed for name in one}
+    assert {"uri", "uriTemplate", "inputSchema"} <= {name for item in listed for name in item}
 
 
 def test_server_is_inspected(portico: Portico) -> None:
-    (said,) = lines(portico("inspect", "examples/library.py"))
-    assert (said["name"], said["counts"]["tools"]) == ("library", 1)
-    assert said["protocol_version"] == SUPPORTED_PROTOCOL_VERSIONS[-1]
-    assert said["protocol_versions"] == list(SUPPORTED_PROTOCOL_VERSIONS)
-    assert said["token_cost"]["tokens"] > 0
-    assert said["token_cost"]["largest_tools"][0]["name"] == "give_back"
-    assert any(one["rule"] == "vocabulary" for one in said["findings"])
+    (message,) = lines(portico("inspect", "examples/library.py"))
+    assert (message["name"], message["counts"]["tools"]) == ("library", 1)
+    assert message["protocol_version"] == SUPPORTED_PROTOCOL_VERSIONS[-1]
+    assert message["protocol_versions"] == list(SUPPORTED_PROTOCOL_VERSIONS)
+    assert message["token_cost"]["tokens"] > 0
+    assert message["token_cost"]["largest_tools"][0]["name"] == "give_back"
+    assert any(finding["rule"] == "vocabulary" for finding in message["findings"])
 
 
 @pytest.mark.parametrize("words", [["list"], ["inspect"], ["call", "a_tool"]], ids=str)
@@ -376,8 +376,8 @@ def test_url_may_be_typed_without_its_scheme(portico: Portico, url: str, spellin
 def test_server_that_cannot_be_reached_is_explained(portico: Portico, url: str, target: str, words: str) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        given = target.format(open=urlsplit(url).port, closed=unused.getsockname()[1])
-        done = portico("list", given)
+        response = target.format(open=urlsplit(url).port, closed=unused.getsockname()[1])
+        done = portico("list", response)
     assert done.returncode == 3 and done.stdout == ""
     assert words in done.stderr and "Connect call" not in done.stderr
 

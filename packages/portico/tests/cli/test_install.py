@@ -51,8 +51,8 @@ def write(path: Path, text: str) -> Path:
 
 def test_nothing_is_written_unless_it_is_requested(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["install", "cursor"])
-    said = capsys.readouterr().out
-    assert '+    "portico": {' in said and "--write" in said
+    output = capsys.readouterr().out
+    assert '+    "portico": {' in output and "--write" in output
     assert list(home.iterdir()) == []
 
 
@@ -70,9 +70,9 @@ def test_nothing_is_written_unless_it_is_requested(home: Path, capsys: pytest.Ca
 )
 def test_each_client_has_its_file(home: Path, client: str, path: str, key: str, says_type: bool) -> None:
     main(["install", client, "--write"])
-    found = json.loads((home / path).read_text())
-    (entry,) = found[key].values()
-    assert list(found[key]) == ["portico"]
+    data = json.loads((home / path).read_text())
+    (entry,) = data[key].values()
+    assert list(data[key]) == ["portico"]
     assert (entry.pop("type", None) == "stdio") is says_type
     assert os.path.isabs(entry["command"]) and entry["args"][-1] == "serve"
 
@@ -96,7 +96,7 @@ def test_everything_else_in_the_file_stays_as_it_is_and_is_kept(home: Path) -> N
     assert set(jsonc.read(after).value["mcpServers"]) == {"x", "portico"}
     (kept,) = path.parent.glob("*.bak")
     assert kept.read_bytes().decode() == text
-    assert {stat.S_IMODE(one.stat().st_mode) for one in (path, kept)} == {0o640}
+    assert {stat.S_IMODE(item.stat().st_mode) for item in (path, kept)} == {0o640}
     main(["install", "cursor", "--remove", "--write"])
     assert path.read_bytes().decode() == text
     assert len(list(path.parent.glob("*.bak"))) == 2
@@ -131,8 +131,8 @@ def test_file_that_cannot_be_read_stays_unchanged(
     with pytest.raises(SystemExit) as left:
         main(["install", "cursor", "--write"])
     assert left.value.code == 2
-    said = capsys.readouterr().err
-    assert says in said and "was not changed" in said
+    output = capsys.readouterr().err
+    assert says in output and "was not changed" in output
     assert path.read_text() == text
     assert list(path.parent.iterdir()) == [path]
 
@@ -216,8 +216,8 @@ async def test_installed_server_starts_and_answers(home: Path) -> None:
 
 
 def entries(path: Path, key: str = "mcpServers") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text())[key]
-    return found
+    data: dict[str, Any] = json.loads(path.read_text())[key]
+    return data
 
 
 @pytest.mark.parametrize(
@@ -267,8 +267,8 @@ def test_another_server_of_the_same_name_is_only_replaced_on_request(
     with pytest.raises(SystemExit) as left:
         main(["install", client, "--write", "--", "b/w.py"])
     assert left.value.code == 2
-    said = capsys.readouterr().err
-    assert "--replace" in said and "--name" in said and "a/w.py" in said
+    output = capsys.readouterr().err
+    assert "--replace" in output and "--name" in output and "a/w.py" in output
     assert path.read_text() == before
     main(["install", client, "--write", "--replace", "--", "b/w.py"])
     assert "b/w.py" in path.read_text() and "a/w.py" not in path.read_text()
@@ -277,9 +277,9 @@ def test_another_server_of_the_same_name_is_only_replaced_on_request(
 def test_settings_that_the_user_added_to_the_same_server_stay(home: Path) -> None:
     main(["install", "cursor", "--write", "--env", "A=1"])
     path = home / CURSOR
-    said = json.loads(path.read_text())
-    said["mcpServers"]["portico"] |= {"disabled": True, "env": {"A": "1", "KEY": "mine"}}
-    path.write_text(json.dumps(said))
+    data = json.loads(path.read_text())
+    data["mcpServers"]["portico"] |= {"disabled": True, "env": {"A": "1", "KEY": "mine"}}
+    path.write_text(json.dumps(data))
     main(["install", "cursor", "--write", "--env", "B=2"])
     entry = entries(path)["portico"]
     assert entry["disabled"] is True and entry["env"] == {"A": "1", "KEY": "mine", "B": "2"}
@@ -349,8 +349,8 @@ def test_url_without_a_secret_is_native_there_too(home: Path, client: str, membe
 
 def test_codex_has_members_for_headers(home: Path) -> None:
     main(["install", "codex", "--write", "--header", "X-Team: a", "--header", "X-Key: ${KEY}", "--", URL])
-    said = (home / ".codex/config.toml").read_text()
-    (entry,) = tomllib.loads(said)["mcp_servers"].values()
+    text = (home / ".codex/config.toml").read_text()
+    (entry,) = tomllib.loads(text)["mcp_servers"].values()
     assert entry == {"url": URL, "http_headers": {"X-Team": "a"}, "env_http_headers": {"X-Key": "KEY"}}
 
 
@@ -415,9 +415,9 @@ async def test_bridge_answers_for_the_server_at_the_url(home: Path) -> None:
 
 
 async def test_bridge_to_nowhere_says_so(home: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}/mcp"
+    with socket.socket() as item:
+        item.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{item.getsockname()[1]}/mcp"
         with pytest.raises(TransportError, match=r"cannot connect to 127\.0\.0\.1"):
             async with Client([sys.executable, "-m", "portico", "serve", url], max_retries=0):
                 pass

@@ -50,8 +50,8 @@ def shown(jobs: Jobs) -> Shown:
     def show(store: str, id: str) -> dict[str, object]:
         done = jobs(store, "show", id)
         assert done.returncode == 0, done.stderr
-        found: dict[str, object] = json.loads(done.stdout)
-        return found
+        data: dict[str, object] = json.loads(done.stdout)
+        return data
 
     return show
 
@@ -66,8 +66,8 @@ def wait(until: Callable[[], object]) -> None:
 def test_task_stays_queued_until_a_worker_runs(jobs: Jobs, shown: Shown, client: SyncClient, store: str) -> None:
     task = client.start_task("make_report", {"topic": "bees", "chapters": 2})
     [line] = jobs(store, "list").stdout.splitlines()
-    found = json.loads(line)
-    assert (found["id"], found["tool"], found["status"]) == (task.id, "make_report", "queued")
+    data = json.loads(line)
+    assert (data["id"], data["tool"], data["status"]) == (task.id, "make_report", "queued")
     worker = subprocess.Popen([*PORTICO, "worker", REPORTS, "--store", store], stderr=subprocess.PIPE, text=True)
     try:
         assert task.result(timeout=20).text == "1. More about bees\n2. More about bees"
@@ -95,8 +95,8 @@ def test_stopped_worker_requeues_its_task(jobs: Jobs, shown: Shown, client: Sync
             assert worker.wait(15) == 0
         assert shown(store, task.id)["status"] == "queued"
         # Nobody works on it, and how far it came is still there.
-        found = json.loads(jobs(store, "list").stdout)
-        assert 0 < found["progress"] < found["total"] == 50
+        data = json.loads(jobs(store, "list").stdout)
+        assert 0 < data["progress"] < data["total"] == 50
     assert task.refresh() == "working"
 
 
@@ -196,14 +196,14 @@ def test_shown_task_has_readable_times_and_steps_in_natural_order(
     before = datetime.now().astimezone()
     task = trouble.start_task("count", {})
     assert task.result(timeout=20).text == "done"
-    found = shown(store, task.id)
-    assert list(found["steps"]) == [f"chapter {number}" for number in range(1, 13)]
+    result = shown(store, task.id)
+    assert list(result["steps"]) == [f"chapter {number}" for number in range(1, 13)]
     for name in ("created_at", "updated_at", "run_at", "expires_at"):
-        moment = datetime.fromisoformat(found[name])
+        moment = datetime.fromisoformat(result[name])
         assert moment.utcoffset() == before.utcoffset()
         assert moment > before - timedelta(seconds=1)
     row = jobs(store, "list", "--format", "table").stdout
-    assert datetime.fromisoformat(found["created_at"]).strftime("%Y-%m-%d %H:%M:%S") in row
+    assert datetime.fromisoformat(result["created_at"]).strftime("%Y-%m-%d %H:%M:%S") in row
 
 
 def test_task_that_runs_names_its_worker_in_short(jobs: Jobs, client: SyncClient, store: str) -> None:

@@ -66,10 +66,10 @@ def listed(fork_server: ForkServer, env: dict[str, str]) -> Listed:
 def test_commands_of_the_same_user_find_the_token(
     listed: Listed, start: Start, env: dict[str, str], tmp_path: Path
 ) -> None:
-    url, said = start("--port", "0")
+    url, message = start("--port", "0")
     (file,) = (tmp_path / "data").glob("http-*[0-9].token")
     token = file.read_text().strip()
-    assert f"PORTICO_TOKEN=$(cat {file})" in said
+    assert f"PORTICO_TOKEN=$(cat {file})" in message
     assert status(url) == 401
     assert status(url, "wrong") == 401
     assert status(url, token) == 200
@@ -85,16 +85,16 @@ def test_secrets_are_not_written_to_a_pipe(
     fork_server: ForkServer, env: dict[str, str], tmp_path: Path, options: list[str]
 ) -> None:
     """Neither the first start nor the second: a log has readers who must not become the owner."""
-    said = ""
+    message = ""
     port = "0"
     for _ in range(2):
         command = ["serve", "--services", "tasks", "--transport", "http", "--port", port, *options]
         child = fork_server.start(*command, env=env)
         for line in child.stderr:
-            said += line
+            message += line
             if "Console: " in line:
                 break
-        url = re.search(r"Serving on (\S+)", said)[1]  # type: ignore[index]
+        url = re.search(r"Serving on (\S+)", message)[1]  # type: ignore[index]
         port = url.split(":")[2].split("/")[0]
         command = ["console", url.removesuffix("/mcp")]
         link = fork_server.run(*command, env=env).stdout.strip()
@@ -102,12 +102,12 @@ def test_secrets_are_not_written_to_a_pipe(
         status(f"{url}?token=in-the-query", "in-the-header")
         child.terminate()
         out, rest = child.communicate()
-        said += out + rest
+        message += out + rest
         assert "#token=" in link
     secrets = [file.read_text().strip() for file in (tmp_path / "data").glob("http-*.token")]
     assert len(secrets) >= 2
-    assert not [one for one in [*secrets, "#token=", "in-the-query", "in-the-header"] if one in said]
-    assert f"run `portico console http://127.0.0.1:{port}/` for a link" in said
+    assert not [item for item in [*secrets, "#token=", "in-the-query", "in-the-header"] if item in message]
+    assert f"run `portico console http://127.0.0.1:{port}/` for a link" in message
 
 
 def test_terminal_shows_the_token_once_and_a_link_each_time(terminal: Callable[..., Any], tmp_path: Path) -> None:
@@ -130,27 +130,27 @@ def test_token_stays_the_same(start: Start, env: dict[str, str], tmp_path: Path)
     kept = tmp_path / "data" / f"http-{port}.token"
     token = kept.read_text()
     # The same port on the same data, in another family of addresses.
-    again, said = start("--port", port, "--host", "::1")
-    assert str(kept) in said
+    again, message = start("--port", port, "--host", "::1")
+    assert str(kept) in message
     assert status(again, token.strip()) == 200
 
 
 def test_no_auth_prints_a_warning(start: Start, env: dict[str, str]) -> None:
-    url, said = start("--port", "0", "--no-auth")
-    assert "No token is required (--no-auth): every user of this machine" in said
+    url, message = start("--port", "0", "--no-auth")
+    assert "No token is required (--no-auth): every user of this machine" in message
     assert status(url) == 200
 
 
 def test_profile_stays_as_its_document_has_it(start: Start) -> None:
-    url, said = start("--port", "0", "--profile", "subcog")
-    assert "No token is required (no_auth = true in its settings)" in said
+    url, message = start("--port", "0", "--profile", "subcog")
+    assert "No token is required (no_auth = true in its settings)" in message
     assert status(url) == 200
 
 
 @pytest.mark.parametrize("profile", ["pharo", "sysmcp", "bossman"])
 def test_other_profiles_require_the_token(start: Start, tmp_path: Path, profile: str) -> None:
-    url, said = start("--port", "0", "--profile", profile)
-    assert "A token is required." in said
+    url, message = start("--port", "0", "--profile", profile)
+    assert "A token is required." in message
     (file,) = (tmp_path / "data").glob("http-*[0-9].token")
     assert (status(url), status(url, file.read_text().strip())) == (401, 200)
 
@@ -248,15 +248,15 @@ def test_port_is_a_port(env: dict[str, str]) -> None:
 def test_operator_token_is_stored_in_a_separate_file(
     fork_server: ForkServer, listed: Listed, start: Start, env: dict[str, str], tmp_path: Path
 ) -> None:
-    url, said = start("--port", "0", "--service-admin", lines=3)
+    url, message = start("--port", "0", "--service-admin", lines=3)
     port = int(url.split(":")[2].split("/")[0])
     tokens = {of: local_token.find_token(port, str(tmp_path / "data"), of) for of in ("", "operator")}
     assert tokens[""] and tokens["operator"] and tokens[""] != tokens["operator"]
-    assert f"http-{port}.operator.token" in said and tokens["operator"] not in said
+    assert f"http-{port}.operator.token" in message and tokens["operator"] not in message
 
     def call(token: str | None, tool: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        given = env | ({} if token is None else {"PORTICO_TOKEN": token})
-        return fork_server.run("call", url, tool, *arguments, env=given)
+        value = env | ({} if token is None else {"PORTICO_TOKEN": token})
+        return fork_server.run("call", url, tool, *arguments, env=value)
 
     refused = call(None, "service_disable", "name=tasks")
     assert refused.returncode == 1 and "for the operator of this server" in refused.stdout + refused.stderr
@@ -287,10 +287,10 @@ def test_gateway_requires_the_token_that_its_user_has(
         assert fork_server.run("read", url, "nothing://x", env=env).returncode == 1
         refused = fork_server.run("read", url, "nothing://x", env=env | {"PORTICO_DATA": str(tmp_path / "other")})
         assert refused.returncode == 3
-        found = fork_server.run(
+        result = fork_server.run(
             "read", url, "nothing://x", "--data", env["PORTICO_DATA"], env=env | {"PORTICO_DATA": "/nowhere"}
         )
-        assert found.returncode == 1
+        assert result.returncode == 1
     finally:
         child.terminate()
         child.communicate()
@@ -308,5 +308,5 @@ def test_open_gateway_requires_none(fork_server: ForkServer, env: dict[str, str]
 
 
 def test_data_directory_that_commands_do_not_search_is_named(start: Start, tmp_path: Path) -> None:
-    _, said = start("--port", "0", "--data", str(tmp_path / "elsewhere"))
-    assert f"find it with PORTICO_DATA={tmp_path / 'elsewhere'};" in said
+    _, message = start("--port", "0", "--data", str(tmp_path / "elsewhere"))
+    assert f"find it with PORTICO_DATA={tmp_path / 'elsewhere'};" in message

@@ -27,7 +27,7 @@ def ported(source: str) -> str:
 
 
 def left(source: str) -> list[tuple[int, str]]:
-    return [(one.line, one.what) for one in rewrite(source.encode()).findings]
+    return [(finding.line, finding.what) for finding in rewrite(source.encode()).findings]
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_names_are_resolved_in_the_session(before: str, after: str) -> None:
 
 
 def test_every_counterpart_is_present() -> None:
-    for one in all_replacements():
-        assert getattr(import_module(one.module), one.name) is not None
+    for all_replacement in all_replacements():
+        assert getattr(import_module(all_replacement.module), all_replacement.name) is not None
 
 
 def test_comments_spacing_and_line_ends_stay() -> None:
@@ -191,12 +191,12 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_diff_comes_first_and_write_changes_the_files(project: Path, portico: Run) -> None:
-    shown = portico("port", str(project))
-    assert shown.returncode == 1, "something is left to do"
-    assert "+from portico import Server\n" in shown.stdout
-    assert "server.py" in shown.stdout
-    assert f"{project}/broken.py:2: " in shown.stderr
-    assert f"{project}/pyproject.toml:3: fastmcp: replace it with portico" in shown.stderr
+    result = portico("port", str(project))
+    assert result.returncode == 1, "something is left to do"
+    assert "+from portico import Server\n" in result.stdout
+    assert "server.py" in result.stdout
+    assert f"{project}/broken.py:2: " in result.stderr
+    assert f"{project}/pyproject.toml:3: fastmcp: replace it with portico" in result.stderr
     assert "FastMCP" in (project / "server.py").read_text(), "nothing was written"
     written = portico("port", str(project), "--write")
     assert written.returncode == 1

@@ -171,9 +171,9 @@ def test_log_line_has_a_message_and_its_direction(tape: Path) -> None:
 
 
 def test_unrecorded_requests_return_an_error_and_exit_status_1(tape: Path, portico: Callable[..., Any]) -> None:
-    asked = portico("call", "login", "password=another", "--", *PORTICO, "replay", tape)
-    assert asked.returncode == 1
-    assert "Not recorded: tools/call" in asked.stderr
+    result = portico("call", "login", "password=another", "--", *PORTICO, "replay", tape)
+    assert result.returncode == 1
+    assert "Not recorded: tools/call" in result.stderr
     meta = {
         "io.modelcontextprotocol/protocolVersion": FIRST_MODERN_VERSION,
         "io.modelcontextprotocol/clientCapabilities": {},

@@ -38,8 +38,8 @@ def who() -> str:
 def python(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """The same from the start of an interpreter."""
     command = [sys.executable, "-m", "portico", *arguments]
-    given = {**os.environ, **(env or {})}
-    return subprocess.run(command, cwd=cwd, env=given, input="", capture_output=True, text=True, timeout=30)
+    values = {**os.environ, **(env or {})}
+    return subprocess.run(command, cwd=cwd, env=values, input="", capture_output=True, text=True, timeout=30)
 
 
 @pytest.fixture
@@ -71,11 +71,11 @@ def refused(run: Run) -> Callable[..., str]:
 async def name_of(child: Any) -> str:
     """Who is serving, and an orderly end."""
     opened = await child.initialize("2025-11-25")
-    said = (await child.request("tools/call", {"name": "who"}))["result"]["content"][0]["text"]
-    assert said == opened["serverInfo"]["name"]
+    response = (await child.request("tools/call", {"name": "who"}))["result"]["content"][0]["text"]
+    assert response == opened["serverInfo"]["name"]
     code, rest, _ = await child.end()
     assert (code, rest) == (0, "")
-    return str(said)
+    return str(response)
 
 
 # What a target may be
@@ -145,8 +145,8 @@ async def test_file_may_have_the_name_of_a_module_of_python(spawn: Spawn, tmp_pa
     (tmp_path / "calendar.py").write_text(text)
     child = await spawn("serve", "calendar.py", cwd=tmp_path)
     await child.initialize("2025-11-25")
-    said = await child.request("tools/call", {"name": "take", "arguments": {"mine": {"x": 3}}})
-    assert said["result"]["content"][0]["text"] == "3"
+    response = await child.request("tools/call", {"name": "take", "arguments": {"mine": {"x": 3}}})
+    assert response["result"]["content"][0]["text"] == "3"
 
 
 # When it is nothing
@@ -392,10 +392,10 @@ def test_folder_is_not_a_server(refused: Refused, tmp_path: Path) -> None:
 
 
 def test_options_of_other_tools_are_translated(run: Run, tmp_path: Path) -> None:
-    asked = run("inspect", "--json", "own.py", cwd=tmp_path)
-    assert asked.returncode == 2 and "--json: did you mean --format json?" in asked.stderr
-    asked = run("memory", "list", "--output", "json", cwd=tmp_path)
-    assert asked.returncode == 2 and "--output: did you mean --format?" in asked.stderr
+    result = run("inspect", "--json", "own.py", cwd=tmp_path)
+    assert result.returncode == 2 and "--json: did you mean --format json?" in result.stderr
+    result = run("memory", "list", "--output", "json", cwd=tmp_path)
+    assert result.returncode == 2 and "--output: did you mean --format?" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -482,9 +482,9 @@ def test_option_that_would_be_ignored_is_rejected(
 
 def test_port_in_use_error_names_a_remedy(refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(SERVER.format(name="mine"))
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        said = refused("serve", "own.py", "--port", str(taken.getsockname()[1]), cwd=tmp_path)
-    assert "choose another port with --port, or a free one with --port 0" in said
+    with socket.create_server(("127.0.0.1", 0)) as item:
+        error = refused("serve", "own.py", "--port", str(item.getsockname()[1]), cwd=tmp_path)
+    assert "choose another port with --port, or a free one with --port 0" in error
 
 
 def fastmcp_json(folder: Path, deployment: dict[str, Any]) -> None:
@@ -494,8 +494,8 @@ def fastmcp_json(folder: Path, deployment: dict[str, Any]) -> None:
 
 
 def test_fastmcp_json_is_served_as_it_is_deployed(run: Run, refused: Refused, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as item:
+        port = item.getsockname()[1]
         fastmcp_json(tmp_path, {"transport": "http", "host": "127.0.0.1", "port": port, "path": "/mcp/"})
         assert f"127.0.0.1:{port}" in refused("serve", "fastmcp.json", cwd=tmp_path)
         # The command line takes precedence.

@@ -32,11 +32,11 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
             main(["items", *words, "--format", "table" if plain else "jsonl"])
         except SystemExit as end:
             status = int(end.code or 0)
-        said = capsys.readouterr()
-        assert status == fails, said.err
+        output = capsys.readouterr()
+        assert status == fails, output.err
         if fails:
-            return said.err
-        return said.out if plain else [json.loads(line) for line in said.out.splitlines()]
+            return output.err
+        return output.out if plain else [json.loads(line) for line in output.out.splitlines()]
 
     return run
 
@@ -52,8 +52,8 @@ def test_work_is_planned_and_done_at_the_shell(shell: Shell) -> None:
     assert [one["id"] for one in shell("list", "--ready")] == [build["id"]]
     assert [one["id"] for one in shell("list", "--blocked")] == [ship["id"]]
     assert [one["id"] for one in shell("list", "ASK")] == [ship["id"]]
-    (taken,) = shell("next", "--worker", "ann", "--lease-seconds", "60")
-    assert (taken["id"], taken["worker"], "lease_until" in taken) == (build["id"], "ann", True)
+    (item,) = shell("next", "--worker", "ann", "--lease-seconds", "60")
+    assert (item["id"], item["worker"], "lease_until" in item) == (build["id"], "ann", True)
     assert "1 in progress, 1 blocked" in shell("next", fails=1)
     assert "claimed by 'ann', not by 'ben'" in shell("done", build["id"], "--worker", "ben", fails=1)
     (done,) = shell("done", build["id"][-6:], "it", "is", "in dist/")
@@ -112,8 +112,8 @@ def test_mistakes_are_explained(shell: Shell) -> None:
     ):
         shell(*words, fails=1 if words[0] in ("start", "tree") and len(words) == 2 else 2)
     assert "More than one" in shell("show", "task_1", fails=1)
-    said = shell("done", "zzzzzz", fails=1)
-    assert said == "portico: Task 'zzzzzz' does not exist. Use portico items list --all to find ids.\n"
+    result = shell("done", "zzzzzz", fails=1)
+    assert result == "portico: Task 'zzzzzz' does not exist. Use portico items list --all to find ids.\n"
     shell("add", "x", "-p", "9", fails=2)
     shell("nonsense", fails=2)
     assert "1000" in shell("list", "--limit", "5000", fails=1)
@@ -134,7 +134,7 @@ def test_tree_is_drawn(shell: Shell) -> None:
     (leaf,) = shell("add", "leaf", "--parent", first["id"])
     (second,) = shell("add", "second", "--parent", top["id"], "--blocked-by", first["id"])
     shell("next", "--worker", "ann")
-    ends = [one["id"][-6:] for one in (top, first, leaf, second)]
+    ends = [item["id"][-6:] for item in (top, first, leaf, second)]
     assert shell("tree", plain=True).splitlines() == [
         f"○ {ends[0]} top (P1)",
         f"├─ ○ {ends[1]} first",
@@ -173,8 +173,8 @@ def test_shell_and_the_server_have_the_same_tasks(shell: Shell, tmp_path: Path) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdout", io.StringIO())
         main(["call", target, "get_task", f"id={made['id']}", "--format", "jsonl"])
-        said = json.loads(sys.stdout.getvalue())  # type: ignore[attr-defined]
-    assert said["structuredContent"]["description"] == "shared"
+        data = json.loads(sys.stdout.getvalue())  # type: ignore[attr-defined]
+    assert data["structuredContent"]["description"] == "shared"
 
 
 def test_labels_dates_notes_and_lists_at_the_shell(
@@ -193,10 +193,10 @@ def test_labels_dates_notes_and_lists_at_the_shell(
     assert (edited["labels"], "due_at" in edited) == (["api", "web"], False)
     (noted,) = shell("note", late["id"][-6:], "ask", "Ann", "--worker", "ben")
     assert noted["notes"] == 1
-    (shown,) = shell("show", late["id"])
-    assert [(note["who"], note["text"]) for note in shown["notes"]] == [("ben", "ask Ann")]
-    (taken,) = shell("next", "-l", "web", "--worker", "ben")
-    assert taken["id"] == late["id"]
+    (output,) = shell("show", late["id"])
+    assert [(note["who"], note["text"]) for note in output["notes"]] == [("ben", "ask Ann")]
+    (item,) = shell("next", "-l", "web", "--worker", "ben")
+    assert item["id"] == late["id"]
     monkeypatch.chdir(tmp_path / "two")
     assert shell("list") == []
     assert [one["id"] for one in shell("list", "--project", "*")] == [other["id"], late["id"]]
@@ -208,9 +208,9 @@ def test_id_of_a_new_task_is_all_that_a_shell_gets(portico: Callable[..., Any], 
     """`ID=$(portico items add …)`."""
     done = portico("items", "add", "water the plants", PORTICO_DATA=str(tmp_path))
     (id,) = done.stdout.splitlines()
-    shown = portico("items", "show", id, "--format", "table", PORTICO_DATA=str(tmp_path))
-    assert shown.stdout.startswith("id ")
-    assert "water the plants" in shown.stdout and "{" not in shown.stdout
+    result = portico("items", "show", id, "--format", "table", PORTICO_DATA=str(tmp_path))
+    assert result.stdout.startswith("id ")
+    assert "water the plants" in result.stdout and "{" not in result.stdout
 
 
 def test_next_waits_until_there_is_something_to_do(
@@ -222,15 +222,15 @@ def test_next_waits_until_there_is_something_to_do(
     try:
         assert fork_server.run("items", "add", "at last", env=env).returncode == 0
     finally:
-        said, _ = waiting.communicate()
-    assert json.loads(said)["description"] == "at last"
+        message, _ = waiting.communicate()
+    assert json.loads(message)["description"] == "at last"
 
 
 def test_tasks_of_one_worker_are_listed_at_the_shell(shell: Shell) -> None:
     (first,) = shell("add", "one", "-p", "1")
     shell("add", "two")
     shell("next", "--worker", "ann")
-    assert [one["id"] for one in shell("list", "--worker", "ann")] == [first["id"]]
+    assert [item["id"] for item in shell("list", "--worker", "ann")] == [first["id"]]
     assert shell("list", "--worker", "ben") == []
 
 

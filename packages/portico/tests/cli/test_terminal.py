@@ -150,8 +150,8 @@ def test_form_is_asked_field_by_field(terminal: Open, server: Any, revision: str
     seen.wait_for("Send this to odd? [Y/n] ")
     seen.type("\n")
     assert seen.end() == 0
-    said = seen.shown.replace("\n", "")
-    assert "accept Traveller(name='Ada Lovelace', age=36, seat='window', vegetarian=True, nickname='none')" in said
+    result = seen.shown.replace("\n", "")
+    assert "accept Traveller(name='Ada Lovelace', age=36, seat='window', vegetarian=True, nickname='none')" in result
 
 
 @pytest.mark.parametrize("revision", [HANDSHAKE, MODERN])
@@ -179,9 +179,9 @@ def test_choices_have_titles_and_there_can_be_several(terminal: Open) -> None:
     seen.wait_for("[Y/n] ")
     seen.type("\n")
     assert seen.end() == 0
-    shown = seen.shown.replace("\n", "")
-    assert "'untitledSingle': 'option2', 'titledSingle': 'value3', 'legacyEnum': 'opt1'" in shown
-    assert "'untitledMulti': ['option1', 'option3'], 'titledMulti': ['value1', 'value2']" in shown
+    result = seen.shown.replace("\n", "")
+    assert "'untitledSingle': 'option2', 'titledSingle': 'value3', 'legacyEnum': 'opt1'" in result
+    assert "'untitledMulti': ['option1', 'option3'], 'titledMulti': ['value1', 'value2']" in result
 
 
 @pytest.mark.requirement("elicitation.defaults")

@@ -44,9 +44,9 @@ def test_nothing_that_is_printed_is_obeyed(text: str) -> None:
 @settings(deadline=None)
 @given(st.dictionaries(st.text(), st.text()))
 def test_json_means_the_same_with_everything_escaped(value: dict[str, str]) -> None:
-    said = escape_json(json.dumps(value, ensure_ascii=False))
-    assert json.loads(said) == value
-    assert said.isprintable() or any(char in "\u200c\u200d" or char.isspace() for char in said)
+    result = escape_json(json.dumps(value, ensure_ascii=False))
+    assert json.loads(result) == value
+    assert result.isprintable() or any(char in "\u200c\u200d" or char.isspace() for char in result)
 
 
 def test_line_is_one_line_and_not_endless() -> None:

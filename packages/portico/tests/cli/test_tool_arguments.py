@@ -115,9 +115,9 @@ def refused(*words: str, schema: Any = SCHEMA, whole: str | None = None) -> str:
 )
 def test_word_is_converted_to_the_schema_type(words: list[str], key: str, value: Any) -> None:
     given = words if key == "city" else ["city=x", *words]
-    found = typed(*given)[key]
-    assert found == value
-    assert type(found) is type(value)
+    result = typed(*given)[key]
+    assert result == value
+    assert type(result) is type(value)
 
 
 @settings(deadline=None)
@@ -149,10 +149,10 @@ def test_file_is_a_text_or_json_as_the_schema_wants(tmp_path: Path) -> None:
     (tmp_path / "json").write_text('{"street": "a"}')
     (tmp_path / "number").write_text("5\n")
     (tmp_path / "bytes").write_bytes(b"\x89PNG\xff")
-    found = typed(
+    result = typed(
         f"city=@{tmp_path}/text", f"place=@{tmp_path}/json", f"days=@{tmp_path}/number", f"picture=@{tmp_path}/bytes"
     )
-    assert found == {"city": "two\nlines\n", "place": {"street": "a"}, "days": 5, "picture": "iVBOR/8="}
+    assert result == {"city": "two\nlines\n", "place": {"street": "a"}, "days": 5, "picture": "iVBOR/8="}
     assert typed("city=x", f"anything:=@{tmp_path}/json")["anything"] == {"street": "a"}
     assert typed(whole=f"@{tmp_path}/json", schema={}) == {"street": "a"}
 
@@ -338,18 +338,18 @@ json_values = st.recursive(
 @given(json_values, st.sampled_from(["a=1", "a=x", "a.b=1", "a:=[]", "a=[1]"]))
 def test_any_schema_gives_arguments_or_a_sentence(schema: Any, word: str) -> None:
     try:
-        found = str(typed(word, schema=schema))
+        text = str(typed(word, schema=schema))
     except UsageError as mistake:
-        found = str(mistake)
-    assert found
+        text = str(mistake)
+    assert text
 
 
 # Prompts take texts
 
 
 def test_prompt_takes_texts() -> None:
-    given = parse_pairs(["author=5", "note={}"], InputSources())
-    assert build_prompt_arguments({"author": True, "note": False}, given) == {"author": "5", "note": "{}"}
+    result = parse_pairs(["author=5", "note={}"], InputSources())
+    assert build_prompt_arguments({"author": True, "note": False}, result) == {"author": "5", "note": "{}"}
 
 
 @pytest.mark.parametrize(

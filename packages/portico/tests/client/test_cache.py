@@ -52,9 +52,9 @@ class Counting:
         about = params.get("uri") or params.get("cursor") or ""
         self.asked.append(f"{call.method} {about}".strip())
         if self.before is not None:
-            said = self.before(call)
-            if said is not None:
-                return said
+            result = self.before(call)
+            if result is not None:
+                return result
         return self.answer(call.method)
 
     def answer(self, method: str) -> Raw:
@@ -70,9 +70,9 @@ class Counting:
 
     async def _listen(self, call: Call) -> Any:
         meta = {"io.modelcontextprotocol/subscriptionId": call.id}
-        asked = json.loads(bytes(call.params))["notifications"]
+        data = json.loads(bytes(call.params))["notifications"]
         self.emit = lambda method, params: call.reply.notify(method, {"_meta": meta, **params})
-        self.emit("notifications/subscriptions/acknowledged", {"notifications": asked})
+        self.emit("notifications/subscriptions/acknowledged", {"notifications": data})
         await asyncio.Event().wait()
 
 
@@ -226,9 +226,9 @@ def test_cached_responses_are_not_shared_between_principals() -> None:
     clock = Clock()
     cache = ResponseCache(clock)
     for scope in ("private", "public", "nonsense", None):
-        said = Raw(json.dumps({"ttlMs": 1000, **({"cacheScope": scope} if scope else {})}).encode())
-        cache.put("tools/list", {}, 1, said, cache.generation)
-        assert cache.get("tools/list", {}, 1) is said
+        result = Raw(json.dumps({"ttlMs": 1000, **({"cacheScope": scope} if scope else {})}).encode())
+        cache.put("tools/list", {}, 1, result, cache.generation)
+        assert cache.get("tools/list", {}, 1) is result
         assert cache.get("tools/list", {}, 2) is None
         cache.clear()
 
@@ -260,7 +260,7 @@ def test_response_cache_is_bounded_in_bytes() -> None:
     for number in range(100):
         cache.put("resources/read", {"uri": str(number)}, 0, big, cache.generation)
         assert cache._size <= 16 * 2**20
-        assert sum(len(bytes(one.result)) for one in cache._results.values()) == cache._size
+        assert sum(len(bytes(result.result)) for result in cache._results.values()) == cache._size
     cache.put(
         "resources/read", {"uri": "huge"}, 0, Raw(b'{"ttlMs":1000,"x":"' + b"x" * 5_000_000 + b'"}'), cache.generation
     )
@@ -342,9 +342,9 @@ async def test_list_is_fetched_again_if_a_kept_page_leads_nowhere(kind: str) -> 
     server = Paged()
     async with Client(server) as client:
         fetch = getattr(client, f"list_{kind}")
-        assert [one.name for one in await fetch()] == ["a", "b"]
+        assert [item.name for item in await fetch()] == ["a", "b"]
         server.cursor = "2"
-        assert [one.name for one in await fetch()] == ["a", "b"]
+        assert [item.name for item in await fetch()] == ["a", "b"]
     method = f"{kind}/list"
     assert server.asked == [method, f"{method} 1", f"{method} 1", method, f"{method} 2"]
 
@@ -360,12 +360,12 @@ async def test_resource_that_asks_first_is_requested_once_in_each_round() -> Non
         params = json.loads(bytes(call.params))
         seen.append((params.get("requestState"), "inputResponses" in params))
         if len(seen) == 1:
-            asked = {
+            request = {
                 "resultType": "input_required",
                 "requestState": "s",
                 "inputRequests": {"r": {"method": "roots/list"}},
             }
-            return Raw(json.dumps(asked).encode())
+            return Raw(json.dumps(request).encode())
         return Raw(json.dumps({"resultType": "complete", "contents": [], **HINTS}).encode())
 
     async with Client(handler, roots=[]) as client:

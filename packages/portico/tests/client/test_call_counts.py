@@ -49,8 +49,8 @@ def test_call_over_http_takes_few_python_calls() -> None:
     with subprocess.Popen([sys.executable, "-c", SERVER], stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            said = process.stderr.readline()
-            url = next(word.rstrip(".") for word in said.split() if word.startswith("http"))
+            output = process.stderr.readline()
+            url = next(word.rstrip(".") for word in output.split() if word.startswith("http"))
             # On asyncio's own loop, whose calls are counted too.
             with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
                 assert runner.run(calls_of_one(url)) <= MOST_PYTHON_CALLS

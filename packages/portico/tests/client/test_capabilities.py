@@ -170,7 +170,7 @@ async def test_tool_that_only_runs_as_a_task_is_called_as_one(serve: Serve, supp
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url, protocol_version=V2025_11_25) as client:
         for _ in range(2):
             assert (await client.call_tool("t")).text == "done"
-    assert [("task" in one.json["params"]) for one in there.requests_for("tools/call")] == [as_task] * 2
+    assert [("task" in item.json["params"]) for item in there.requests_for("tools/call")] == [as_task] * 2
     assert len(there.requests_for("tools/list")) == 1
 
 
@@ -259,8 +259,8 @@ async def test_question_that_breaks_the_rules_reaches_no_handler(
 ) -> None:
     heard: list[Any] = []
     options: Any = {
-        "elicitation_handler": lambda asked: heard.append(asked) or {},
-        "sampling_handler": lambda asked: heard.append(asked) or "",
+        "elicitation_handler": lambda request: heard.append(request) or {},
+        "sampling_handler": lambda request: heard.append(request) or "",
         "elicitation_modes": ["form", "url"],
         "sampling_tools": True,
     }
@@ -275,8 +275,8 @@ async def test_question_that_was_not_declared_for_reaches_no_handler(
 ) -> None:
     heard: list[Any] = []
     options: Any = {
-        "elicitation_handler": lambda asked: heard.append(asked) or ElicitResult("accept"),
-        "sampling_handler": lambda asked: heard.append(asked) or "",
+        "elicitation_handler": lambda request: heard.append(request) or ElicitResult("accept"),
+        "sampling_handler": lambda request: heard.append(request) or "",
     }
     assert is_refused(await asked(serve, revision, question, **options))
     assert heard == []
@@ -295,7 +295,7 @@ async def test_server_request_without_a_handler_is_method_not_found(
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS[:2])
 async def test_before_2025_06_18_there_is_no_elicitation(serve: Serve, revision: str) -> None:
     answer = await asked(
-        serve, revision, elicitation(requestedSchema=FORM), elicitation_handler=lambda asked: {"age": 1}
+        serve, revision, elicitation(requestedSchema=FORM), elicitation_handler=lambda request: {"age": 1}
     )
     assert answer["error"]["code"] == MethodNotFound.code
 
@@ -307,7 +307,9 @@ async def test_answer_that_does_not_fit_its_form_is_not_sent(
     serve: Serve, revision: str, given: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is the handler's mistake: said to the caller where there is one, and to the log. The user has not answered."""
-    answer = await asked(serve, revision, elicitation(requestedSchema=FORM), elicitation_handler=lambda asked: given)
+    answer = await asked(
+        serve, revision, elicitation(requestedSchema=FORM), elicitation_handler=lambda request: given
+    )
     if revision == FIRST_MODERN_VERSION:
         assert isinstance(answer["raised"], UsageError)
         assert "does not match the form: invalid value for 'age'" in str(answer["raised"])
@@ -321,7 +323,9 @@ async def test_answer_that_does_not_fit_its_form_is_not_sent(
 async def test_invalid_elicitation_handler_results_are_not_sent(
     serve: Serve, revision: str, given: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answer = await asked(serve, revision, elicitation(requestedSchema=FORM), elicitation_handler=lambda asked: given)
+    answer = await asked(
+        serve, revision, elicitation(requestedSchema=FORM), elicitation_handler=lambda request: given
+    )
     if revision == FIRST_MODERN_VERSION:
         assert isinstance(answer["raised"], UsageError)
     else:
@@ -332,7 +336,7 @@ async def test_invalid_elicitation_handler_results_are_not_sent(
 @pytest.mark.parametrize("revision", ELICITING)
 async def test_answer_that_fits_is_sent(serve: Serve, revision: str) -> None:
     answer = await asked(
-        serve, revision, elicitation(requestedSchema=FORM), elicitation_handler=lambda asked: {"age": 0}
+        serve, revision, elicitation(requestedSchema=FORM), elicitation_handler=lambda request: {"age": 0}
     )
     assert answer["result"] == {"action": "accept", "content": {"age": 0}}
 
@@ -340,7 +344,7 @@ async def test_answer_that_fits_is_sent(serve: Serve, revision: str) -> None:
 @pytest.mark.requirement("elicitation.client-page")
 @pytest.mark.parametrize("revision", [V2025_11_25, FIRST_MODERN_VERSION])
 async def test_fields_do_not_agree_to_a_page(serve: Serve, revision: str, caplog: pytest.LogCaptureFixture) -> None:
-    options: Any = {"elicitation_handler": lambda asked: {}, "elicitation_modes": ["form", "url"]}
+    options: Any = {"elicitation_handler": lambda request: {}, "elicitation_modes": ["form", "url"]}
     answer = await asked(serve, revision, UNDECLARED["a page"], **options)
     assert "must answer a URL elicitation with ElicitResult" in (
         str(answer["raised"]) if revision == FIRST_MODERN_VERSION else caplog.text
@@ -372,7 +376,7 @@ async def test_roots_are_uris_of_files(serve: Serve, revision: str, tmp_path: Pa
     roots = ["/home/x y", tmp_path, "file:///a", Root("file:///b", "B"), Root("/c")]
     answer = await asked(serve, revision, {"method": "roots/list"}, roots=roots)
     uris = ["file:///home/x%20y", tmp_path.as_uri(), "file:///a", "file:///b", "file:///c"]
-    assert [one["uri"] for one in json.loads(json.dumps(answer["result"]["roots"]))] == uris
+    assert [load["uri"] for load in json.loads(json.dumps(answer["result"]["roots"]))] == uris
 
 
 @pytest.mark.requirement("roots.client-file")
@@ -385,12 +389,12 @@ def test_other_roots_are_a_mistake(root: Any) -> None:
 @pytest.mark.parametrize("modes", [("form",), ("url",), ("form", "url")], ids="+".join)
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
 async def test_messages_are_translated_to_the_protocol_version(revision: str, modes: Any) -> None:
-    told: list[Any] = []
+    notifications: list[Any] = []
 
     def trace(direction: str, message: bytes) -> None:
-        said = json.loads(message)
-        if direction == "sent" and said.get("method") == "initialize":
-            told.append(said["params"]["capabilities"])
+        data = json.loads(message)
+        if direction == "sent" and data.get("method") == "initialize":
+            notifications.append(data["params"]["capabilities"])
 
     client = Client(
         Server("s"),
@@ -403,7 +407,7 @@ async def test_messages_are_translated_to_the_protocol_version(revision: str, mo
     )
     async with client:
         pass
-    (able,) = told
+    (able,) = notifications
     assert able["sampling"] == ({"tools": {}} if revision == V2025_11_25 else {})
     elicitation = {mode: {} for mode in modes} if revision == V2025_11_25 else {}
     has_forms = revision >= "2025-06-18" and ("form" in modes or revision == V2025_11_25)

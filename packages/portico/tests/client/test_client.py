@@ -80,8 +80,8 @@ def handler_of(answer: Callable[[Call], Any]) -> Callable[[Call], Any]:
             )
         if call.method == "subscriptions/listen":
             raise MethodNotFound
-        said = answer(call)
-        return await said if asyncio.iscoroutine(said) else said
+        result = answer(call)
+        return await result if asyncio.iscoroutine(result) else result
 
     return handler
 
@@ -210,8 +210,8 @@ async def test_only_capabilities_with_a_handler_are_declared(revision: str, opti
     seen: list[set[str]] = []
 
     def answer(call: Call) -> Any:
-        said = msgspec.json.decode(msgspec.json.encode(call.capabilities))
-        seen.append(set(said))
+        data = msgspec.json.decode(msgspec.json.encode(call.capabilities))
+        seen.append(set(data))
         return Raw(b'{"tools":[]}')
 
     if revision < "2025-06-18":
@@ -276,17 +276,17 @@ async def test_client_methods_cover_every_request(revision: str) -> None:
         await client.ping()
         assert (await client.list_tools())[0].name == "forecast"
         assert await client.list_resources() == []
-        assert [one.name for one in await client.list_resource_templates()] == ["today"]
-        assert [one.name for one in await client.list_prompts()] == ["plan"]
+        assert [item.name for item in await client.list_resource_templates()] == ["today"]
+        assert [item.name for item in await client.list_prompts()] == ["plan"]
         [contents] = await client.read_resource("weather://Rome/today")
         assert (contents.uri, contents.text, contents.mime_type) == (
             "weather://Rome/today",
             "sun in Rome",
             "text/plain",
         )
-        said = await client.get_prompt("plan", {"city": "Rome"})
-        assert said.description == "Plan a trip."
-        assert said.messages[0].content.text == "Plan a trip to Rome."  # type: ignore[union-attr]
+        response = await client.get_prompt("plan", {"city": "Rome"})
+        assert response.description == "Plan a trip."
+        assert response.messages[0].content.text == "Plan a trip to Rome."  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
@@ -298,8 +298,8 @@ async def test_prompt_arguments_that_are_not_texts_are_sent_as_json(revision: st
         return f"{a}|{b}|{c}|{d}"
 
     async with Client(server, protocol_version=revision) as client:
-        said = await client.get_prompt("show", {"a": 2, "b": True, "c": [1.5, None], "d": "2"})
-    assert said.messages[0].content.text == "2|true|[1.5,null]|2"  # type: ignore[union-attr]
+        response = await client.get_prompt("show", {"a": 2, "b": True, "c": [1.5, None], "d": "2"})
+    assert response.messages[0].content.text == "2|true|[1.5,null]|2"  # type: ignore[union-attr]
 
 
 async def test_structured_content_has_the_protocol_s_name_too() -> None:
@@ -316,8 +316,8 @@ async def test_many_calls_share_one_client() -> None:
 
 async def test_any_request_can_be_made() -> None:
     async with Client(weather()) as client:
-        said = await client.request("tools/list", {})
-    assert b'"forecast"' in bytes(said)
+        response = await client.request("tools/list", {})
+    assert b'"forecast"' in bytes(response)
 
 
 # Results that are none
@@ -340,8 +340,8 @@ async def test_server_may_omit_optional_fields() -> None:
 
 @pytest.mark.broken_frames("a server of another revision")
 async def test_members_of_tomorrow_are_ignored() -> None:
-    said = b'{"resultType":"complete","content":[{"type":"text","text":"t","x":1}],"isError":false,"y":{"z":1}}'
-    async with Client(handler_of(lambda call: Raw(said))) as client:
+    message = b'{"resultType":"complete","content":[{"type":"text","text":"t","x":1}],"isError":false,"y":{"z":1}}'
+    async with Client(handler_of(lambda call: Raw(message))) as client:
         assert (await client.call_tool("t")).text == "t"
 
 
@@ -361,9 +361,9 @@ async def test_server_that_never_stops_asking_is_left() -> None:
 @pytest.mark.broken_frames("a server that answers wrongly")
 async def test_elicitation_without_a_handler_ends_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     # The server is another's: ours would not ask it.
-    monkeypatch.setattr(client_requests, "validate_input_requests", lambda call, asked: None)
-    asked = b'{"resultType":"input_required","inputRequests":{"a":{"method":"sampling/createMessage","params":{}}}}'
-    async with Client(handler_of(lambda call: Raw(asked)), timeout=TIMEOUT_SECONDS) as client:
+    monkeypatch.setattr(client_requests, "validate_input_requests", lambda call, request: None)
+    request = b'{"resultType":"input_required","inputRequests":{"a":{"method":"sampling/createMessage","params":{}}}}'
+    async with Client(handler_of(lambda call: Raw(request)), timeout=TIMEOUT_SECONDS) as client:
         with pytest.raises(ProtocolError, match="sampling/createMessage"):
             await client.call_tool("t")
 
@@ -418,9 +418,9 @@ async def test_progress_goes_to_the_call_that_requested_it(revision: str) -> Non
     mine: list[Any] = []
     everybodys: list[Any] = []
     async with Client(
-        weather(), protocol_version=revision, progress_handler=lambda *said: everybodys.append(said)
+        weather(), protocol_version=revision, progress_handler=lambda *message: everybodys.append(message)
     ) as client:
-        await client.call_tool("work", progress_handler=lambda *said: mine.append(said))
+        await client.call_tool("work", progress_handler=lambda *message: mine.append(message))
         await client.call_tool("work")
     expected = (1.0, 2.0, "half" if revision >= "2025-03-26" else None)
     assert (mine, everybodys) == ([expected], [expected])
@@ -432,7 +432,7 @@ async def test_log_messages_are_received_from_a_level_on(revision: str, level: A
     heard: list[notifications.LogMessageParams] = []
     async with Client(weather(), protocol_version=revision, log_handler=heard.append, log_level=level) as client:
         await client.call_tool("work")
-    assert [said.level for said in heard] == levels
+    assert [message.level for message in heard] == levels
     if "warning" in levels:
         assert (heard[-1].data, heard[-1].logger) == ({"loud": True}, "weather")
 
@@ -446,7 +446,7 @@ async def test_level_may_be_changed(revision: str) -> None:
         assert heard == []
         await client.set_log_level("debug")
         await client.call_tool("work")
-    assert [said.level for said in heard] == ["debug", "warning"]
+    assert [message.level for message in heard] == ["debug", "warning"]
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
@@ -487,8 +487,8 @@ async def test_handler_may_answer_in_many_ways(revision: str, waiting: bool, ans
 
     @server.tool
     async def ask(ctx: Context) -> str:
-        said = await ctx.elicit("?", int)
-        return f"{said.action} {said.data}"
+        result = await ctx.elicit("?", int)
+        return f"{result.action} {result.data}"
 
     async def later(asked: Any) -> Any:
         return answer
@@ -554,13 +554,13 @@ async def test_client_may_be_owned_by_any_task() -> None:
     """Opened here, used there, closed somewhere else."""
     client = Client(weather())
     await asyncio.create_task(client.__aenter__())
-    said = await asyncio.create_task(client.call_tool("forecast", {"city": "Rome"}))
+    result = await asyncio.create_task(client.call_tool("forecast", {"city": "Rome"}))
     await asyncio.create_task(client.__aexit__(None, None, None))
-    assert said.data["city"] == "Rome"
+    assert result.data["city"] == "Rome"
 
 
 async def test_server_may_have_many_clients() -> None:
     server = weather()
-    async with Client(server) as one, Client(server, protocol_version="2024-11-05") as other:
-        assert (await one.call_tool("forecast", {"city": "Rome"})).data["city"] == "Rome"
+    async with Client(server) as client, Client(server, protocol_version="2024-11-05") as other:
+        assert (await client.call_tool("forecast", {"city": "Rome"})).data["city"] == "Rome"
         assert (await other.call_tool("forecast", {"city": "Pisa"})).text == '{"city":"Pisa","days":3}'

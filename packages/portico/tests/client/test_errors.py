@@ -28,10 +28,10 @@ OLDEST = "2024-11-05"
 
 
 def subclasses(kind: type[ProtocolError]) -> Iterator[type[ProtocolError]]:
-    for one in kind.__subclasses__():
-        if one.__module__ == errors.__name__:
-            yield one
-            yield from subclasses(one)
+    for item in kind.__subclasses__():
+        if item.__module__ == errors.__name__:
+            yield item
+            yield from subclasses(item)
 
 
 def test_every_class_has_an_example() -> None:
@@ -47,9 +47,9 @@ def test_errors_round_trip_with_their_class(name: str, revision: ProtocolVersion
     assert type(received) is type(raised)
     assert (received.message, received.data) == (raised.message, raised.data)
     # Whoever passes it on says it with the code of their own revision.
-    assert [received.code_for(one) for one in SUPPORTED_PROTOCOL_VERSIONS] == [
-        raised.code_for(one) for one in SUPPORTED_PROTOCOL_VERSIONS
-    ]
+    assert [
+        received.code_for(supported_protocol_version) for supported_protocol_version in SUPPORTED_PROTOCOL_VERSIONS
+    ] == [raised.code_for(supported_protocol_version) for supported_protocol_version in SUPPORTED_PROTOCOL_VERSIONS]
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ async def test_server_that_never_answers_is_a_timeout_error() -> None:
 
 
 async def test_missing_server_is_a_connection_error() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}/mcp"
+    with socket.socket() as item:
+        item.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{item.getsockname()[1]}/mcp"
         with pytest.raises(ConnectionError) as raised:
             async with Client(url, max_retries=0, timeout=10):
                 pass

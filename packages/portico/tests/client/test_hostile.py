@@ -107,11 +107,11 @@ async def test_lie_over_stdio_is_an_error_that_names_both(revision: str, answer:
         timeout = 0.3 if "0.3 s" in complaint else TIMEOUT_SECONDS
         with pytest.raises((ProtocolError, RequestTimeout)) as raised:
             await client.call_tool("t", timeout=timeout)
-        said = str(raised.value)
-        assert complaint in said
-        assert "tools/call" in said
-        assert "python" in said
-        assert len(said) < 1000
+        text = str(raised.value)
+        assert complaint in text
+        assert "tools/call" in text
+        assert "python" in text
+        assert len(text) < 1000
         await still_works(client)
 
 
@@ -200,7 +200,7 @@ async def test_notification_of_the_wrong_shape_is_ignored(
                 await client.call_tool("t")
         else:
             await client.call_tool("t")
-    assert [one.message for one in caplog.records if one.levelno >= logging.ERROR] == []
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 @pytest.mark.requirement("modern.no-client-responses")
@@ -214,15 +214,15 @@ async def test_questions_on_2026_07_28_are_not_answered_over_stdio_either(caplog
         "result({'content': []})"
     )
     sent: list[Any] = []
-    asked: list[Any] = []
-    trace = lambda way, said: sent.append(json.loads(said)) if way == "sent" else None  # noqa: E731
-    options: Any = {"elicitation_handler": asked.append, "on_message_bytes": trace, "protocol_version": MODERN}
+    requests: list[Any] = []
+    trace = lambda way, message: sent.append(json.loads(message)) if way == "sent" else None  # noqa: E731
+    options: Any = {"elicitation_handler": requests.append, "on_message_bytes": trace, "protocol_version": MODERN}
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(child(answer), **options) as client:
         await client.call_tool("t")
         await still_works(client)
-    assert [one["method"] for one in sent] == ["server/discover", "tools/call", "prompts/list"]
-    assert asked == []
-    assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == 1
+    assert [record["method"] for record in sent] == ["server/discover", "tools/call", "prompts/list"]
+    assert requests == []
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
 
 
 async def test_questions_of_the_handshake_are_answered_and_nonsense_is_not() -> None:
@@ -255,8 +255,8 @@ async def test_calls_to_a_server_that_does_not_read_time_out() -> None:
         client = Client(child(answer))
         await client.connect()
         calls = [client.call_tool("t", {"x": "y" * 50_000}, timeout=0.3) for _ in range(100)]
-        for said in await asyncio.gather(*calls, return_exceptions=True):
-            assert isinstance(said, RequestTimeout)
+        for message in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(message, RequestTimeout)
         # Not all of it: whoever finds no room waits with what they have to say.
         assert client._upstream.transport._stdin.get_write_buffer_size() < 1_000_000  # type: ignore[attr-defined]
         client._upstream.transport._transport.kill()  # type: ignore[attr-defined]
@@ -347,12 +347,12 @@ async def test_events_before_a_response_are_bounded(
     """Also for a call that may take as long as it likes."""
     there = await serve(Endpoint(modern=modern))
     monkeypatch.setattr(event_streams, "MAX_EVENTS_PER_RESPONSE", 100 if bound == "events" else 10_000_000)
-    said = {"level": "info", "data": "x" * (1 if bound == "events" else 10_000)}
+    message = {"level": "info", "data": "x" * (1 if bound == "events" else 10_000)}
 
     async def rule(peer: Peer, request: Request) -> None:
         peer.stream()
         while peer.is_there:
-            peer.event({"jsonrpc": "2.0", "method": "notifications/message", "params": said})
+            peer.event({"jsonrpc": "2.0", "method": "notifications/message", "params": message})
             await peer.drained()
             await asyncio.sleep(0)
 
@@ -479,11 +479,11 @@ async def test_answer_of_very_many_small_things_is_not_taken_apart(
     monkeypatch.setattr(requests, "MAX_JSON_VALUES", 1000)
     texts = b'{"resultType":"complete","content":[{"type":"text","text":"' + b'[,{\\"' * 5000 + b'"}]}'
     values = b'{"resultType":"complete","content":[],"structuredContent":{"x":[' + b"[]," * 5000 + b"0]}}"
-    said = values
-    async with Client(handler_of(lambda call: Raw(said)), protocol_version=revision) as client:
+    message = values
+    async with Client(handler_of(lambda call: Raw(message)), protocol_version=revision) as client:
         with pytest.raises(ProtocolError, match="tools/call returned more than 1000 JSON values"):
             await client.call_tool("t")
-        said = texts
+        message = texts
         assert len((await client.call_tool("t")).text) == 20_000
 
 
@@ -541,9 +541,9 @@ def test_million_tools_are_not_too_many(habit: str, complaint: str, tmp_path: Pa
         timeout=60,
         check=True,
     )
-    said, megabytes = done.stdout.splitlines()
-    assert complaint in said
-    assert "tools/list" in said
+    message, megabytes = done.stdout.splitlines()
+    assert complaint in message
+    assert "tools/list" in message
     assert int(megabytes) < 500
 
 
@@ -555,8 +555,8 @@ def giving(structured: Any, schema: Any, text: str = "") -> Callable[[Call], Any
         if call.method == "tools/list":
             tool = {"name": "t", "inputSchema": {"type": "object"}, "outputSchema": schema}
             return Raw(json.dumps({"resultType": "complete", "tools": [tool]}).encode())
-        given = {} if structured is ... else {"structuredContent": structured}
-        return Raw(json.dumps({"resultType": "complete", "content": [], **given}).encode())
+        value = {} if structured is ... else {"structuredContent": structured}
+        return Raw(json.dumps({"resultType": "complete", "content": [], **value}).encode())
 
     return handler_of(answer)
 

@@ -62,11 +62,11 @@ async def test_each_round_brings_its_own_answers_and_the_state_as_it_came() -> N
         {"requestState": ""},
         {"inputRequests": {"c": FORM}},
     )
-    async with Client(handler, elicitation_handler=lambda asked: {"x": 1}, roots=["file:///r"]) as client:
-        await client.call_tool("t", {"y": 2}, progress_handler=lambda *said: None)
-    assert len({one["id"] for one in seen}) == 4
-    assert all((one["name"], one["arguments"]) == ("t", {"y": 2}) for one in seen)
-    assert len({one["_meta"]["progressToken"] for one in seen}) == 1
+    async with Client(handler, elicitation_handler=lambda request: {"x": 1}, roots=["file:///r"]) as client:
+        await client.call_tool("t", {"y": 2}, progress_handler=lambda *message: None)
+    assert len({item["id"] for item in seen}) == 4
+    assert all((item["name"], item["arguments"]) == ("t", {"y": 2}) for item in seen)
+    assert len({item["_meta"]["progressToken"] for item in seen}) == 1
     first, second, third, fourth = seen
     assert "inputResponses" not in first
     assert "requestState" not in first
@@ -147,9 +147,9 @@ async def test_handler_that_fails_is_reported_without_its_words(
         raise LookupError("a secret")
 
     async with Client(pushy, protocol_version=revision, elicitation_handler=fail) as client:
-        said = (await client.call_tool("t")).text
-    assert "Internal error" in said
-    assert "secret" not in said
+        result = (await client.call_tool("t")).text
+    assert "Internal error" in result
+    assert "secret" not in result
 
 
 # Forms
@@ -193,9 +193,9 @@ async def test_form_is_filled_with_its_defaults(answer: Any, expected: Any) -> N
         "type": "object",
         "properties": {"name": {"type": "string", "default": "Ada"}, "age": {"type": "integer"}},
     }
-    asked = question("elicitation/create", message="Who?", requestedSchema=schema)
-    handler, seen = asking({"inputRequests": {"a": asked}})
-    async with Client(handler, elicitation_handler=lambda asked: answer) as client:
+    result = question("elicitation/create", message="Who?", requestedSchema=schema)
+    handler, seen = asking({"inputRequests": {"a": result}})
+    async with Client(handler, elicitation_handler=lambda result: answer) as client:
         await client.call_tool("t")
     assert seen[1]["inputResponses"] == {"a": expected}
 
@@ -203,15 +203,15 @@ async def test_form_is_filled_with_its_defaults(answer: Any, expected: Any) -> N
 async def test_visit_is_no_form() -> None:
     asked = question("elicitation/create", mode="url", message="Go", url="https://example.test/x")
     handler, seen = asking({"inputRequests": {"a": asked}})
-    shown: list[Any] = []
+    shown_items: list[Any] = []
 
     def answer(asked: Any) -> Any:
-        shown.append((asked.mode, asked.url, asked.message))
+        shown_items.append((asked.mode, asked.url, asked.message))
         return ElicitResult("accept", {"not": "sent"})
 
     async with Client(handler, elicitation_handler=answer, elicitation_modes=["url"]) as client:
         await client.call_tool("t")
-    assert shown == [("url", "https://example.test/x", "Go")]
+    assert shown_items == [("url", "https://example.test/x", "Go")]
     assert seen[1]["inputResponses"] == {"a": {"action": "accept"}}
 
 
@@ -222,8 +222,8 @@ async def test_sampling_and_roots(revision: str, waiting: bool) -> None:
 
     @server.tool
     async def ask(ctx: Context) -> str:
-        said = await ctx.sample("What?")
-        return f"{said.text} {[str(root.uri) for root in await ctx.list_roots()]}"
+        result = await ctx.sample("What?")
+        return f"{result.text} {[str(root.uri) for root in await ctx.list_roots()]}"
 
     answer = CreateMessageResult(role="assistant", content=TextContent(text="This."), model="m")
 
@@ -317,7 +317,7 @@ async def test_handler_that_fails_is_our_own_affair(revision: str, caplog: pytes
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(server, protocol_version=revision) as client:
         assert (await client.call_tool("work", progress_handler=fail)).text == "done"
         assert (await client.call_tool("work")).text == "done"
-    assert [one.levelno for one in caplog.records if "error in notifications/progress" in one.message] == [
+    assert [record.levelno for record in caplog.records if "error in notifications/progress" in record.message] == [
         logging.ERROR
     ]
 
@@ -335,6 +335,6 @@ async def test_progress_without_a_token_is_ignored() -> None:
 
     heard: list[Any] = []
     async with Client(handler) as client:
-        await client.call_tool("t", progress_handler=lambda *said: heard.append(said))
+        await client.call_tool("t", progress_handler=lambda *message: heard.append(message))
         assert client._upstream._notification_router.by_progress_token == {}
     assert heard == [(1.0, None, None)]

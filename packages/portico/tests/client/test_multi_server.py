@@ -129,8 +129,8 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def entry(script: Path, name: str, **table: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"command": sys.executable, "args": [str(script), name]}
-    return {**found, "portico": table} if table else found
+    results: dict[str, Any] = {"command": sys.executable, "args": [str(script), name]}
+    return {**results, "portico": table} if table else results
 
 
 def two(script: Path, inner: ProtocolVersion | None = None) -> dict[str, Any]:
@@ -199,15 +199,15 @@ async def test_unknown_tool_suggests_the_names_of_the_client(script: Path) -> No
 @pytest.mark.parametrize("inner", [None, V2025_11_25])
 async def test_completion_comes_from_the_server_of_the_prompt(script: Path, inner: ProtocolVersion | None) -> None:
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(configuration(**two(script, inner))) as client:
-        found = await client.complete({"type": "ref/prompt", "name": "two_advise"}, "topic", "t")
-        assert found.values == ["two"]
+        result = await client.complete({"type": "ref/prompt", "name": "two_advise"}, "topic", "t")
+        assert result.values == ["two"]
 
 
 async def test_tool_that_runs_as_a_task(script: Path) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     def answer(params: ElicitParams) -> dict[str, Any]:
-        asked.append(params.message)
+        requests.append(params.message)
         return {"value": 7}
 
     servers = configuration(**two(script), dead=DEAD)
@@ -217,7 +217,7 @@ async def test_tool_that_runs_as_a_task(script: Path) -> None:
         assert task.id.startswith("two.")
         # Found again by its id.
         assert (await client.task(task.id, "two_long_work").result(timeout=TIMEOUT_SECONDS)).data == "7"
-        assert set(asked) == {"[two] How many?"}
+        assert set(requests) == {"[two] How many?"}
         with pytest.raises(ProtocolError):
             await client.task("two.none").refresh()
 
@@ -253,10 +253,10 @@ async def test_long_names_are_shortened(script: Path) -> None:
 @pytest.mark.parametrize("inner", [FIRST_MODERN_VERSION, V2025_11_25])
 @pytest.mark.parametrize("revision", [one for one in SUPPORTED_PROTOCOL_VERSIONS if one >= V2025_06_18])
 async def test_elicitation_names_the_server(script: Path, revision: ProtocolVersion, inner: ProtocolVersion) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     def answer(params: ElicitParams) -> dict[str, Any]:
-        asked.append(params.message)
+        requests.append(params.message)
         return {"value": 7}
 
     servers = configuration(**two(script, inner))
@@ -265,7 +265,7 @@ async def test_elicitation_names_the_server(script: Path, revision: ProtocolVers
         Client(servers, protocol_version=revision, elicitation_handler=answer) as client,
     ):
         assert (await client.call_tool("two_ask")).data == "7"
-        assert asked == ["[two] How many?"]
+        assert requests == ["[two] How many?"]
 
 
 @pytest.mark.parametrize(
@@ -281,10 +281,10 @@ async def test_elicitation_names_the_server(script: Path, revision: ProtocolVers
 async def test_sampling_and_roots(
     script: Path, tmp_path: Path, revision: ProtocolVersion, inner: ProtocolVersion
 ) -> None:
-    asked: list[str | None] = []
+    requests: list[str | None] = []
 
     def answer(params: CreateMessageParams) -> str:
-        asked.append(params.system_prompt)
+        requests.append(params.system_prompt)
         return "words"
 
     servers = configuration(**two(script, inner))
@@ -293,7 +293,7 @@ async def test_sampling_and_roots(
         Client(servers, protocol_version=revision, sampling_handler=answer, roots=[tmp_path]) as client,
     ):
         assert (await client.call_tool("one_sample")).data == "words"
-        assert asked == ["[one]"]
+        assert requests == ["[one]"]
         assert (await client.call_tool("one_roots")).data == tmp_path.as_uri()
 
 
@@ -601,17 +601,17 @@ async def test_file_with_options(script: Path, tmp_path: Path, monkeypatch: pyte
 def test_entries() -> None:
     headers = {"X": "1"}
     table = {"headers": headers, "protocol_version": "2025-11-25", "timeout": 5}
-    one, two, three = read_entries(
+    item, two, three = read_entries(
         configuration(
             one={"url": "http://h/mcp", "portico": table},
             two={"command": ["run", "it"], "args": ["now"], "cwd": "/"},
             three={"target": "http://h/mcp"},
         )
     )
-    assert (one.target, one.protocol_version, one.timeout) == (UrlTarget("http://h/mcp", headers), "2025-11-25", 5.0)
+    assert (item.target, item.protocol_version, item.timeout) == (UrlTarget("http://h/mcp", headers), "2025-11-25", 5.0)
     assert two.target == CommandTarget(("run", "it", "now"), None, "/")
     assert three.target == UrlTarget("http://h/mcp", {})
-    assert [one.prefix for one in (one, two, three)] == ["one_", "two_", "three_"]
+    assert [item.prefix for item in (item, two, three)] == ["one_", "two_", "three_"]
 
 
 @pytest.mark.parametrize(

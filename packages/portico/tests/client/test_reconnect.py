@@ -213,8 +213,8 @@ async def test_concurrent_requests_start_the_upstream_once(book: Book, era: str)
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(book.command(era)) as client:
         os.kill(book.starts[0], signal.SIGKILL)
         await wait_until(lambda: client._upstream.transport.closed)
-        said = await asyncio.gather(*(client.call_tool("do") for _ in range(50)))
-        assert [one.text for one in said] == ["done"] * 50
+        result = await asyncio.gather(*(client.call_tool("do") for _ in range(50)))
+        assert [item.text for item in result] == ["done"] * 50
     assert len(book.starts) == 2
 
 
@@ -269,7 +269,7 @@ async def test_timed_out_reconnect_does_not_fail_other_calls(book: Book) -> None
         others = [asyncio.ensure_future(client.call_tool("do")) for _ in range(3)]
         with pytest.raises(RequestTimeout):
             await first
-        assert [(await one).text for one in others] == ["done"] * 3
+        assert [(await item).text for item in others] == ["done"] * 3
     assert len(book.starts) == 3
 
 
@@ -283,10 +283,10 @@ async def test_subscriptions_and_log_level_are_restored_after_a_restart(book: Bo
         os.kill(book.starts[0], signal.SIGKILL)
         await wait_until(lambda: client._upstream.transport.closed)
         await client.ping()
-        told = book.lines[before:]
-    assert "logging/setLevel alert" in told
-    assert "resources/subscribe a://b" in told
-    assert "resources/subscribe a://c" not in told
+        notification = book.lines[before:]
+    assert "logging/setLevel alert" in notification
+    assert "resources/subscribe a://b" in notification
+    assert "resources/subscribe a://c" not in notification
 
 
 @pytest.mark.requirement("subscriptions.renewed")
@@ -486,8 +486,8 @@ async def test_server_that_is_down_is_waited_for(revision: str, call: str) -> No
         async with listening(server) as port:
             client = Client(f"http://127.0.0.1:{port}/mcp", protocol_version=revision, max_retries=100)
             await client.connect()
-        asked = client.call_tool("count", {"name": "a"}) if call == "tools/call" else client.list_tools()
-        waiting = asyncio.ensure_future(asked)
+        result = client.call_tool("count", {"name": "a"}) if call == "tools/call" else client.list_tools()
+        waiting = asyncio.ensure_future(result)
         failed = len(await asyncio.gather(*(_refused(port) for _ in range(3))))
         assert failed == 3
         assert not waiting.done()

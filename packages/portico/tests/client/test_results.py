@@ -73,7 +73,7 @@ class Holding:
 
 def server() -> Server:
     server = Server("weather")
-    one = {"city": "Rome", "day": "2026-07-28", "days": 2}
+    item = {"city": "Rome", "day": "2026-07-28", "days": 2}
 
     @server.tool
     def forecast() -> AsDataclass:
@@ -93,7 +93,7 @@ def server() -> Server:
 
     @server.tool
     def holding() -> dict[str, Any]:
-        return {"best": one, "rest": [one, one]}
+        return {"best": item, "rest": [item, item]}
 
     @server.tool
     def words() -> str:
@@ -114,9 +114,9 @@ def server() -> Server:
 async def test_result_has_the_requested_type(revision: str, kind: Any) -> None:
     """Also where there is no structured content yet: then the text is JSON."""
     async with Client(server(), protocol_version=revision) as client:
-        found = (await client.call_tool("forecast", result_type=kind)).data
-        assert isinstance(found, kind)
-        assert (found.city, found.day, found.days) == ("Rome", DAY, 2)
+        result = (await client.call_tool("forecast", result_type=kind)).data
+        assert isinstance(result, kind)
+        assert (result.city, result.day, result.days) == ("Rome", DAY, 2)
         [one] = (await client.call_tool("forecasts", result_type=list[kind])).data
         assert isinstance(one, kind)
         assert one.day == DAY
@@ -136,7 +136,7 @@ async def test_result_type_can_be_requested_in_other_ways(revision: str) -> None
         assert (await client.call_tool("sky", result_type=Sky)).data is Sky.CLEAR
         held = (await client.call_tool("holding", result_type=Holding)).data
         assert isinstance(held.best, AsModel)
-        assert [one.day for one in held.rest] == [DAY, DAY]
+        assert [item.day for item in held.rest] == [DAY, DAY]
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)

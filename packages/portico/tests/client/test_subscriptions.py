@@ -168,10 +168,10 @@ class Pleasing:
 
 
 def acknowledge(call: Call, id: Any = ..., notifications: Any = ...) -> None:
-    wanted = json.loads(bytes(call.params))["notifications"]
+    data = json.loads(bytes(call.params))["notifications"]
     params = {
         "_meta": {ID: call.id if id is ... else id},
-        "notifications": wanted if notifications is ... else notifications,
+        "notifications": data if notifications is ... else notifications,
     }
     call.reply.notify("notifications/subscriptions/acknowledged", params)
 
@@ -192,7 +192,7 @@ async def test_server_may_end_it() -> None:
         return END
 
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(Pleasing(listen)) as client:
-        assert [one async for one in client.listen(tools=True)] == [Change("tools")]
+        assert [item async for item in client.listen(tools=True)] == [Change("tools")]
 
 
 @pytest.mark.requirement("subscriptions.client-looks")
@@ -261,7 +261,7 @@ async def test_changes_of_others_are_not_ours() -> None:
         return END
 
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(Pleasing(listen)) as client:
-        assert [one async for one in client.listen(tools=True, uris=["a://b"])] == [Change("resource", "a://b")]
+        assert [item async for item in client.listen(tools=True, uris=["a://b"])] == [Change("resource", "a://b")]
 
 
 @pytest.mark.broken_frames("a server that says no more than it has to")
@@ -273,8 +273,8 @@ async def test_two_listeners_receive_their_own_events() -> None:
         return END
 
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(Pleasing(listen)) as client:
-        one, other = client.listen(tools=True), client.listen(tools=True)
-        first, second = [each async for each in one], [each async for each in other]
+        item, other = client.listen(tools=True), client.listen(tools=True)
+        first, second = [each async for each in item], [each async for each in other]
     assert len(first) == len(second) == 1
     assert first != second
 
@@ -284,7 +284,7 @@ async def test_two_listeners_receive_their_own_events() -> None:
 async def test_unread_changes_are_bounded(habit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than can be told one by one is told as a gap."""
     monkeypatch.setattr(listening, "MAX_PENDING_CHANGES", 100)
-    said = asyncio.Event()
+    result = asyncio.Event()
 
     async def listen(call: Call) -> Any:
         acknowledge(call)
@@ -293,7 +293,7 @@ async def test_unread_changes_are_bounded(habit: str, monkeypatch: pytest.Monkey
                 call, "resources/updated", uri=f"a://{number}" if habit == "many resources" else "a://" + "x" * 10_000
             )
         change(call, "tools/list_changed")
-        said.set()
+        result.set()
         await asyncio.Event().wait()
 
     async with (
@@ -301,7 +301,7 @@ async def test_unread_changes_are_bounded(habit: str, monkeypatch: pytest.Monkey
         Client(Pleasing(listen)) as client,
         client.listen(tools=True, uris=["a://"]) as changes,
     ):
-        await said.wait()
+        await result.wait()
         await client.list_tools()
         assert len(changes._pending) <= 100
         assert {Change("tools", missed=True), Change("resource", "a://", missed=True)} <= set(changes._pending)
@@ -316,8 +316,8 @@ async def test_failure_in_the_middle_is_raised_in_the_loop() -> None:
     heard = []
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(Pleasing(listen)) as client:
         with pytest.raises(ProtocolError, match="enough"):
-            async for one in client.listen(tools=True):
-                heard.append(one)
+            async for item in client.listen(tools=True):
+                heard.append(item)
     assert heard == [Change("tools")]
 
 
@@ -325,13 +325,13 @@ async def test_failure_in_the_middle_is_raised_in_the_loop() -> None:
 async def test_many_may_listen_to_the_same_resource(revision: str) -> None:
     server = notes()
     async with asyncio.timeout(TIMEOUT_SECONDS), Client(server, protocol_version=revision) as client:
-        async with client.listen(uris=["note://a"]) as one:
+        async with client.listen(uris=["note://a"]) as item:
             async with client.listen(uris=["note://a"]) as other:
                 server.notify_resource_updated("note://a")
-                assert await anext(aiter(one)) == await anext(aiter(other)) == Change("resource", "note://a")
+                assert await anext(aiter(item)) == await anext(aiter(other)) == Change("resource", "note://a")
             # One has left; the other still hears.
             server.notify_resource_updated("note://a")
-            assert await anext(aiter(one)) == Change("resource", "note://a")
+            assert await anext(aiter(item)) == Change("resource", "note://a")
         assert client._subscribed == {}
 
 
@@ -381,11 +381,11 @@ async def test_subscription_that_the_server_cancels_is_made_again_over_http(serv
 
     def listen(peer: Any, request: Any) -> None:
         params = {"_meta": {ID: request.json["id"]}}
-        wanted = request.json["params"]["notifications"]
+        expected = request.json["params"]["notifications"]
         peer.stream()
         acknowledged = {
             "method": "notifications/subscriptions/acknowledged",
-            "params": {**params, "notifications": wanted},
+            "params": {**params, "notifications": expected},
         }
         peer.event({"jsonrpc": "2.0", **acknowledged})
         if len(there.requests_for("subscriptions/listen")) == 1:

@@ -73,9 +73,9 @@ NAMES = [name for name in vars(Client) if not name.startswith("_") and name not 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_both_implementations_accept_the_same_input(name: str) -> None:
-    one, other = getattr(Client, name), getattr(SyncClient, name)
-    if callable(one):
-        assert list(inspect.signature(one).parameters) == list(inspect.signature(other).parameters)
+    item, other = getattr(Client, name), getattr(SyncClient, name)
+    if callable(item):
+        assert list(inspect.signature(item).parameters) == list(inspect.signature(other).parameters)
 
 
 def test_lists_come_whole_or_one_by_one(client: SyncClient) -> None:
@@ -83,8 +83,8 @@ def test_lists_come_whole_or_one_by_one(client: SyncClient) -> None:
     assert [tool.name for tool in client.iter_tools()] == ["add", "name", "grow"]
     assert next(client.iter_tools()).name == "add"
     assert client.list_resources() == []
-    assert [one.uri_template for one in client.list_resource_templates()] == ["sums://{n}"]
-    assert [one.name for one in client.iter_prompts()] == ["ask"]
+    assert [item.uri_template for item in client.list_resource_templates()] == ["sums://{n}"]
+    assert [item.name for item in client.iter_prompts()] == ["ask"]
 
 
 def test_rest_is_there_too(client: SyncClient) -> None:
@@ -112,16 +112,16 @@ def test_handler_may_use_the_client_while_its_caller_waits() -> None:
 
 
 def test_several_threads_may_share_it(client: SyncClient) -> None:
-    found: list[int] = []
+    results: list[int] = []
     threads = [
-        threading.Thread(target=lambda n=n: found.append(client.call_tool("add", {"a": n, "b": n}).data))
+        threading.Thread(target=lambda n=n: results.append(client.call_tool("add", {"a": n, "b": n}).data))
         for n in range(20)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert sorted(found) == [2 * n for n in range(20)]
+    assert sorted(results) == [2 * n for n in range(20)]
 
 
 def test_use_before_opening_raises_an_error() -> None:

@@ -66,9 +66,9 @@ async def test_command_has_the_environment_and_the_place_it_is_given(
     monkeypatch.setenv("PROBE_OURS", "1")  # which is nobody's business but ours
     place = tmp_path / "place"
     place.mkdir()
-    said = await asked([sys.executable, "-S", str(where)], env={"PROBE_GIVEN": "2"}, cwd=str(place))
-    assert said["cwd"] == str(place)
-    assert said["env"] == {"PROBE_GIVEN": "2"}
+    response = await asked([sys.executable, "-S", str(where)], env={"PROBE_GIVEN": "2"}, cwd=str(place))
+    assert response["cwd"] == str(place)
+    assert response["env"] == {"PROBE_GIVEN": "2"}
 
 
 @pytest.mark.parametrize("cwd", ["/no/such/place"])
@@ -127,10 +127,10 @@ async def test_entry_of_a_configuration(where: Path, tmp_path: Path, key: str, m
     }
     monkeypatch.setenv("PROBE_PLACE", str(tmp_path))
     path = written(tmp_path, {key: {"here": entry, "there": {"url": "http://h/mcp"}}})
-    said = await asked(f"{path}:here")
-    assert said["argv"] == ["one", "two", "", "$PROBE_ONE"]
-    assert said["env"]["PROBE_GIVEN"] == "<one>"
-    assert said["cwd"] == str(tmp_path)
+    response = await asked(f"{path}:here")
+    assert response["argv"] == ["one", "two", "", "$PROBE_ONE"]
+    assert response["env"]["PROBE_GIVEN"] == "<one>"
+    assert response["cwd"] == str(tmp_path)
 
 
 def test_configuration_with_one_server_needs_no_name(tmp_path: Path) -> None:
@@ -252,8 +252,8 @@ async def test_token_goes_with_everything(serve: Serve) -> None:
     there = await serve(Endpoint(modern=False))
     async with Client(there.url, auth="se.cr-et", protocol_version="2025-11-25") as client:
         await client.list_tools()
-    assert {one.says for one in there.seen} >= {"initialize", "tools/list", "GET", "DELETE"}
-    assert all(one.headers["authorization"] == "Bearer se.cr-et" for one in there.seen)
+    assert {item.says for item in there.seen} >= {"initialize", "tools/list", "GET", "DELETE"}
+    assert all(item.headers["authorization"] == "Bearer se.cr-et" for item in there.seen)
 
 
 async def test_name_and_a_password_in_the_url_are_sent_as_such(serve: Serve) -> None:
@@ -261,8 +261,8 @@ async def test_name_and_a_password_in_the_url_are_sent_as_such(serve: Serve) -> 
     url = there.url.replace("http://", "http://me:se%3Acret@") + "?key=hidden"
     async with Client(url) as client:
         await client.list_tools()
-        assert all(one.headers["authorization"] == "Basic bWU6c2U6Y3JldA==" for one in there.seen)
-        assert all(one.target == "/mcp?key=hidden" for one in there.seen)
+        assert all(item.headers["authorization"] == "Basic bWU6c2U6Y3JldA==" for item in there.seen)
+        assert all(item.target == "/mcp?key=hidden" for item in there.seen)
         there.rules["tools/list"] = lambda peer, request: peer.answer(500)
         with pytest.raises(Exception, match="500") as raised:
             await client.list_tools()
@@ -276,7 +276,7 @@ async def test_authorization_of_ones_own_comes_first(serve: Serve) -> None:
     url = there.url.replace("http://", "http://me:secret@")
     async with Client(url, headers={"authorization": "Custom x"}):
         pass
-    assert [value for one in there.seen for name, value in one.fields if name == "authorization"] == ["Custom x"]
+    assert [value for item in there.seen for name, value in item.fields if name == "authorization"] == ["Custom x"]
 
 
 async def test_grant_is_a_way_to_get_a_token(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +286,7 @@ async def test_grant_is_a_way_to_get_a_token(serve: Serve, tmp_path: Path, monke
     for auth in ("oauth", AuthorizationCode("http://127.0.0.1:8976/callback")):
         async with Client(there.url, auth=auth) as client:
             await client.list_tools()
-    assert all("authorization" not in one.headers for one in there.seen)
+    assert all("authorization" not in item.headers for item in there.seen)
 
 
 # fastmcp.json

@@ -107,9 +107,9 @@ async def test_content_of_other_libraries_is_sent_unchanged() -> None:
         return CallToolResult(content=[TextContent(text="said")], structuredContent={"n": 1})
 
     async with Client(server) as client:
-        assert [one.output_schema for one in await client.list_tools()] == [None, None, None]
-        assert [one.text for one in (await client.call_tool("block")).content] == ["one"]
-        assert [one.text for one in (await client.call_tool("blocks")).content] == ["one", "two"]
+        assert [tool.output_schema for tool in await client.list_tools()] == [None, None, None]
+        assert [tool.text for tool in (await client.call_tool("block")).content] == ["one"]
+        assert [tool.text for tool in (await client.call_tool("blocks")).content] == ["one", "two"]
         said = await client.call_tool("result")
         assert (said.content[0].text, said.structured) == ("said", {"n": 1})
 
@@ -122,8 +122,8 @@ async def test_tool_result_takes_structured_content() -> None:
         return ToolResult("for the model", structured_content={"n": 1}, meta={"k": "v"})
 
     async with Client(server) as client:
-        said = await client.call_tool("told")
-        assert (said.content[0].text, said.structured, said.meta["k"]) == ("for the model", {"n": 1}, "v")
+        result = await client.call_tool("told")
+        assert (result.content[0].text, result.structured, result.meta["k"]) == ("for the model", {"n": 1}, "v")
 
 
 async def test_structured_output_can_be_wanted_or_not() -> None:
@@ -138,7 +138,7 @@ async def test_structured_output_can_be_wanted_or_not() -> None:
         return 1
 
     async with Client(server) as client:
-        tools = {one.name: one for one in await client.list_tools()}
+        tools = {tool.name: tool for tool in await client.list_tools()}
         assert tools["text"].output_schema is not None
         assert tools["number"].output_schema is None
         assert (await client.call_tool("text")).data == "x"
@@ -169,8 +169,11 @@ async def test_prompts_are_made_of_messages() -> None:
         return [UserMessage("look"), AssistantMessage("I do")]
 
     async with Client(server) as client:
-        said = await client.get_prompt("review")
-        assert [(one.role, one.content.text) for one in said.messages] == [("user", "look"), ("assistant", "I do")]
+        response = await client.get_prompt("review")
+        assert [(message.role, message.content.text) for message in response.messages] == [
+            ("user", "look"),
+            ("assistant", "I do"),
+        ]
 
 
 # The Context
@@ -206,10 +209,10 @@ async def test_state_belongs_to_one_conversation() -> None:
         await ctx.set_state("k", value)
         return {"before": before, "id": ctx.session_id}
 
-    async with Client(server) as one, Client(server) as other:
-        first = (await one.call_tool("swap", {"value": "a"})).data
+    async with Client(server) as client, Client(server) as other:
+        first = (await client.call_tool("swap", {"value": "a"})).data
         assert (await other.call_tool("swap", {"value": "b"})).data["before"] is None
-        again = (await one.call_tool("swap", {"value": "c"})).data
+        again = (await client.call_tool("swap", {"value": "c"})).data
         assert again == {"before": "a", "id": first["id"]}
 
 
@@ -230,14 +233,14 @@ async def test_body_looks_around_in_its_server() -> None:
 
     @server.tool
     async def names(ctx: Context) -> list[str]:
-        return [one.name for one in await ctx.list_tools()]
+        return [tool.name for tool in await ctx.list_tools()]
 
     @server.tool
     async def other() -> None: ...
 
     async with Client(server) as client:
         assert (await client.call_tool("names")).data == ["names", "other"]
-    assert [one.name for one in await server.list_tools()] == ["names", "other"]
+    assert [tool.name for tool in await server.list_tools()] == ["names", "other"]
 
 
 async def test_response_is_decoded_to_its_class() -> None:
@@ -327,7 +330,7 @@ async def test_dependency_asks() -> None:
     async def order(
         title: str, sure: Annotated[bool, Resolve(confirm)], folders: Annotated[list[Root], Resolve(roots)]
     ) -> dict[str, Any]:
-        return {"title": title, "sure": sure, "folders": [one.uri for one in folders]}
+        return {"title": title, "sure": sure, "folders": [folder.uri for folder in folders]}
 
     async with Client(server, elicitation_handler=lambda _: {"value": True}, roots=["file:///srv"]) as client:
         assert (await client.call_tool("order", {"title": "Dune"})).data["folders"] == ["file:///srv"]
@@ -351,8 +354,8 @@ async def test_one_function_completes_everything() -> None:
         return [f"{ref.name}.{argument.name}.{argument.value}"]
 
     async with Client(server) as client:
-        found = await client.complete({"type": "ref/prompt", "name": "review"}, "language", "p")
-        assert found.values == ["review.language.p"]
+        result = await client.complete({"type": "ref/prompt", "name": "review"}, "language", "p")
+        assert result.values == ["review.language.p"]
 
 
 def test_options_by_their_names_there() -> None:
@@ -374,11 +377,11 @@ async def test_tools_are_disabled_and_enabled_by_tag() -> None:
     server.add_tool(lambda: 2, name="two")
     async with Client(server) as client:
         server.disable(tags={"beta"})
-        assert [one.name for one in await client.list_tools()] == ["two"]
+        assert [tool.name for tool in await client.list_tools()] == ["two"]
         with pytest.raises(ProtocolError):
             await client.call_tool("one")
         server.enable(tags={"beta"})
-        assert {one.name for one in await client.list_tools()} == {"one", "two"}
+        assert {tool.name for tool in await client.list_tools()} == {"one", "two"}
 
 
 async def test_highest_version_of_a_tool_has_its_name() -> None:
@@ -387,7 +390,7 @@ async def test_highest_version_of_a_tool_has_its_name() -> None:
     server.add_tool(lambda: "ten", name="add", version="1.10")
     server.add_tool(lambda: "two", name="add", version="1.2")
     async with Client(server) as client:
-        assert [one.name for one in await client.list_tools()] == ["add"]
+        assert [tool.name for tool in await client.list_tools()] == ["add"]
         assert (await client.call_tool("add")).data == "ten"
         assert (await client.call_tool("add@1.2")).data == "two"
     with pytest.raises(UsageError, match="already registered"):
@@ -480,8 +483,8 @@ async def test_author_may_ask_by_a_result_and_give_a_state_along() -> None:
         return f"{ctx.request_state} {answer.action} {answer.content}"
 
     async with Client(server, elicitation_handler=lambda question: {"ok": True}) as client:
-        said = (await client.call_tool("refund", {"amount": 3})).content[0].text
-    assert said == "refund:3 accept {'ok': True}"
+        result = (await client.call_tool("refund", {"amount": 3})).content[0].text
+    assert result == "refund:3 accept {'ok': True}"
 
 
 @pytest.mark.parametrize("value", ["..", "a/../../b", "/etc/passwd", "C:/x", "%2e%2e/x"])
@@ -539,26 +542,26 @@ async def test_scopes_are_required_of_tools_resources_and_prompts() -> None:
             assert await client.read_resource("r://x")
             assert await client.get_prompt("p")
         async with Client(url, auth="bad") as client:
-            for asked in (client.call_tool("t", {}), client.read_resource("r://x"), client.get_prompt("p")):
+            for request in (client.call_tool("t", {}), client.read_resource("r://x"), client.get_prompt("p")):
                 with pytest.raises(Exception, match=r"scope|Unknown prompt: p"):
-                    await asked
+                    await request
 
 
 async def seen_by(client: Client) -> list[str]:
     """All that a client is shown, by its name."""
-    found = [await client.list_tools(), await client.list_prompts(), await client.list_resources()]
-    return [one.name for part in [*found, await client.list_resource_templates()] for one in part]
+    results = [await client.list_tools(), await client.list_prompts(), await client.list_resources()]
+    return [item.name for part in [*results, await client.list_resource_templates()] for item in part]
 
 
 @pytest.mark.parametrize("around", ["alone", "mounted", "with rules", "middleware"])
 async def test_components_denied_by_an_auth_check_are_hidden(around: str) -> None:
     check: Any = [require_scopes("write")]
-    given = {} if around == "middleware" else {"auth": check}
+    value = {} if around == "middleware" else {"auth": check}
     server = FastMCP("s", middleware=[AuthMiddleware(check)] if around == "middleware" else [])
-    server.tool(name="secret", **given)(lambda: "t")
-    server.prompt(name="p", **given)(lambda one: one)
-    server.resource("r://x", name="r", **given)(lambda: "r")
-    server.resource("r://y/{one}", name="t", **given)(lambda one: one)
+    server.tool(name="secret", **value)(lambda: "t")
+    server.prompt(name="p", **value)(lambda item: item)
+    server.resource("r://x", name="r", **value)(lambda: "r")
+    server.resource("r://y/{one}", name="t", **value)(lambda item: item)
     if around == "mounted":
         inner, server = server, FastMCP("outer")
         server.mount(inner)
@@ -622,11 +625,11 @@ async def test_only_the_requested_item_is_shown() -> None:
     for name, tags in (("a", {"safe"}), ("b", {"safe", "slow"}), ("c", set())):
         server.tool(name=name, tags=tags)(lambda: "x")
     server.enable(tags={"safe"}, only=True)
-    assert [one.name for one in await server.list_tools()] == ["a", "b"]
+    assert [tool.name for tool in await server.list_tools()] == ["a", "b"]
     server.disable(keys={"tool:b"})
-    assert [one.name for one in await server.list_tools()] == ["a"]
+    assert [tool.name for tool in await server.list_tools()] == ["a"]
     server.enable(components={"tool"})
-    assert {one.name for one in await server.list_tools()} == {"a", "b", "c"}
+    assert {tool.name for tool in await server.list_tools()} == {"a", "b", "c"}
 
 
 async def test_too_many_requests_are_rejected() -> None:
@@ -687,7 +690,7 @@ async def test_low_level_server_answers_with_its_own_functions() -> None:
     server = LowLevelServer("s", on_list_tools=list_tools, on_call_tool=call_tool)
     for revision in (LATEST_PROTOCOL_VERSION, V2025_06_18):
         async with Client(server, protocol_version=revision) as client:
-            assert [one.name for one in await client.list_tools()] == ["add"]
+            assert [tool.name for tool in await client.list_tools()] == ["add"]
             assert (await client.call_tool("add", {"a": 1})).content[0].text == "add {'a': 1}"
             with pytest.raises(ProtocolError, match="does not declare prompts"):
                 await client.list_prompts()
@@ -708,7 +711,7 @@ async def test_low_level_server_is_served_as_every_other(tmp_path: Path) -> None
     )
     for command in ([sys.executable, "-m", "portico", "serve", str(program)], [sys.executable, str(program)]):
         async with Client(command) as client:
-            assert [one.name for one in await client.list_tools()] == ["add"]
+            assert [tool.name for tool in await client.list_tools()] == ["add"]
 
 
 async def test_low_level_server_has_the_decorators_of_the_first_sdk() -> None:
@@ -746,7 +749,7 @@ async def test_low_level_server_has_the_decorators_of_the_first_sdk() -> None:
             await client.call_tool("add", {"a": "x"})
         assert (await client.read_resource("a://b"))[0].text == "at a://b"
         assert (await client.get_prompt("p")).messages[0].content.text == "p"
-        assert [one.uri for one in await client.list_resources()] == ["a://b"]
+        assert [resource.uri for resource in await client.list_resources()] == ["a://b"]
 
 
 async def test_def_function_may_return_a_coroutine() -> None:

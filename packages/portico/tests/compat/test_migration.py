@@ -83,8 +83,8 @@ async def test_arguments_are_renamed_hidden_and_fixed() -> None:
 
 async def test_function_wraps_a_tool() -> None:
     async def around(query: str, **rest: Any) -> list[str]:
-        found = await forward(query=query.upper(), **rest)
-        return ["first", *found.structured_content["result"]]
+        result = await forward(query=query.upper(), **rest)
+        return ["first", *result.structured_content["result"]]
 
     async def raw(query: str) -> list[str]:
         return list((await forward_raw(q=query, limit=1)).structured_content["result"])
@@ -139,7 +139,7 @@ async def test_namespace_stands_before_every_name() -> None:
     server.prompt(name="hi")(lambda: "hi")
     assert await data(server, "api_search", {"q": "a", "limit": 1}) == ["a0"]
     async with Client(server) as client:
-        assert [one.name for one in await client.list_prompts()] == ["api_hi"]
+        assert [prompt.name for prompt in await client.list_prompts()] == ["api_hi"]
         with pytest.raises(InvalidParams):
             await client.call_tool("search", {"q": "a"})
 
@@ -317,10 +317,10 @@ async def test_unserializable_results_are_rejected() -> None:
 
 class Verifies(TokenVerifier):
     async def verify_token(self, token: str) -> AccessToken | None:
-        known = {"good": None, "ended": 1}
-        if token not in known:
+        known_names = {"good": None, "ended": 1}
+        if token not in known_names:
             return None
-        return AccessToken(token=token, client_id="app", scopes=["read"], expires_at=known[token], subject="ann")
+        return AccessToken(token=token, client_id="app", scopes=["read"], expires_at=known_names[token], subject="ann")
 
 
 async def test_fastmcp_verifier_determines_the_principal() -> None:
@@ -333,8 +333,8 @@ async def test_fastmcp_verifier_determines_the_principal() -> None:
     assert auth is not None
     assert (auth.public_url, auth.required_scopes) == ("https://notes.example.com", frozenset({"read"}))
     assert auth.authorization_servers == ["https://login.example.com"]
-    found = await auth.verifier(RequestCredentials("bearer", "good"))
-    assert found.principal == Principal("ann", frozenset({"read"}), client_id="app")
+    result = await auth.verifier(RequestCredentials("bearer", "good"))
+    assert result.principal == Principal("ann", frozenset({"read"}), client_id="app")
     for wrong in ("ended", "unknown"):
         with pytest.raises(InvalidToken):
             await auth.verifier(RequestCredentials("bearer", wrong))
@@ -344,8 +344,8 @@ async def test_tokens_of_the_program_s_own() -> None:
     verifier = StaticTokenVerifier({"t": {"client_id": "ci", "scopes": ["a"]}}, required_scopes=["a"])
     auth = FastMCP("s", auth=verifier).auth
     assert auth is not None
-    found = await auth.verifier(RequestCredentials("bearer", "t"))
-    assert (found.principal.id, auth.required_scopes) == ("ci", frozenset({"a"}))
+    result = await auth.verifier(RequestCredentials("bearer", "t"))
+    assert (result.principal.id, auth.required_scopes) == ("ci", frozenset({"a"}))
 
 
 def test_login_is_read_when_the_server_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -353,8 +353,8 @@ def test_login_is_read_when_the_server_is_opened(monkeypatch: pytest.MonkeyPatch
     empty = FastMCP("s", auth=GitHubProvider(base_url="http://localhost:8000"))
     with pytest.raises(UsageError, match="client_id is missing"):
         _ = empty.auth
-    given = GitHubProvider(client_id="id", client_secret="s", base_url="https://a.example.com", allow=["user:ann"])
-    auth = FastMCP("s", auth=given, store=str(tmp_path / "a.db")).auth
+    result = GitHubProvider(client_id="id", client_secret="s", base_url="https://a.example.com", allow=["user:ann"])
+    auth = FastMCP("s", auth=result, store=str(tmp_path / "a.db")).auth
     assert auth is not None
     assert auth.public_url == "https://a.example.com"
     with pytest.raises(UsageError, match="auth must be an auth provider"):
@@ -454,7 +454,7 @@ async def test_custom_transform_selects_tools() -> None:
     server.tool(name="ab")(lambda: "")
     server.add_transform(Short())
     server.tool(name="abc")(lambda: "")
-    assert [one.name for one in await server.list_tools()] == ["ab"]
+    assert [tool.name for tool in await server.list_tools()] == ["ab"]
 
 
 async def test_files_of_a_folder_have_checks_too(tmp_path: Path) -> None:
@@ -462,6 +462,6 @@ async def test_files_of_a_folder_have_checks_too(tmp_path: Path) -> None:
         "from portico import tool\n\n\n@tool(auth=lambda call: False)\ndef hidden() -> str:\n    return ''\n"
     )
     server = FastMCP("s", providers=[FileSystemProvider(tmp_path)])
-    assert [one.name for one in server.tools] == ["hidden"]
+    assert [tool.name for tool in server.tools] == ["hidden"]
     async with Client(server) as client:
         assert await client.list_tools() == []

@@ -57,7 +57,9 @@ def _required(fn: Callable[..., Any]) -> dict[str, Any]:
         return {}
     keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {
-        one.name: SAMPLES.get(one.name, "x") for one in parameters if one.kind in keyword and one.default is one.empty
+        parameter.name: SAMPLES.get(parameter.name, "x")
+        for parameter in parameters
+        if parameter.kind in keyword and parameter.default is parameter.empty
     }
 
 
@@ -98,11 +100,16 @@ def test_method_rejects_an_unknown_keyword(kind: type[CompatServer], method: str
 def _tables() -> Iterator[tuple[str, Mapping[str, UnsupportedFeature]]]:
     """Every table of unsupported options in the modules of `portico.compat`."""
     modules = [
-        importlib.import_module(one.name) for one in pkgutil.walk_packages(portico.compat.__path__, "portico.compat.")
+        importlib.import_module(walk_package.name)
+        for walk_package in pkgutil.walk_packages(portico.compat.__path__, "portico.compat.")
     ]
     for module in [*modules, fastmcp_providers]:
         for name, value in vars(module).items():
-            if isinstance(value, dict) and value and all(isinstance(one, UnsupportedFeature) for one in value.values()):
+            if (
+                isinstance(value, dict)
+                and value
+                and all(isinstance(walk_package, UnsupportedFeature) for walk_package in value.values())
+            ):
                 yield f"{module.__name__}.{name}", value
 
 
@@ -169,9 +176,9 @@ def _unsupported() -> Iterator[Any]:
 def test_unsupported_option_raises_with_the_alternative(
     fn: Callable[..., Any], name: str, option: UnsupportedFeature
 ) -> None:
-    given = {key: value for key, value in _required(fn).items() if key != name}
+    values = {key: value for key, value in _required(fn).items() if key != name}
     with pytest.raises(UsageError) as raised:
-        fn(**given, **{name: _Other()})
+        fn(**values, **{name: _Other()})
     assert name in str(raised.value)
     assert option.alternative in str(raised.value)
 

@@ -27,7 +27,7 @@ def test_lock_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_lock(path, "pins", TEXT)
     assert read_lock(path, "pins", Pins) == Pins({"a": 2, "b": 1})
     assert lock_kind(path) == "pins"
-    assert [one.name for one in tmp_path.iterdir()] == ["pins.lock"]
+    assert [item.name for item in tmp_path.iterdir()] == ["pins.lock"]
 
 
 def test_same_members_give_the_same_text() -> None:
@@ -92,7 +92,7 @@ def test_failed_write_leaves_the_file_unchanged(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(UsageError, match=r"pins\.lock cannot be written: No space left on device"):
         write_lock(path, "pins", format_lock("pins", {"upstreams": {}}))
     assert path.read_text() == TEXT
-    assert [one.name for one in tmp_path.iterdir()] == ["pins.lock"]
+    assert [item.name for item in tmp_path.iterdir()] == ["pins.lock"]
 
 
 def test_size_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,10 +99,10 @@ def test_sample_fits_its_schema(schema: dict[str, Any], full: bool) -> None:
 @given(SCHEMAS)
 def test_sample_matches_any_schema(schema: dict[str, Any]) -> None:
     try:
-        found = generate_example(schema)
+        result = generate_example(schema)
     except NoExampleFound:
         return
-    assert validation.validate(schema, found) == []
+    assert validation.validate(schema, result) == []
 
 
 def test_example_from_the_schema_is_used() -> None:
@@ -181,8 +181,8 @@ def test_schema_that_contains_itself_still_says_which_member_is_wrong() -> None:
     deep: Any = 3
     for _ in range(12):
         deep = {"p0": deep, "p1": deep}
-    found = validation.validate(schema, {"tree": deep, "name": 3, "extra": 1})
-    assert {one.path for one in found} >= {"name", "other", "extra"}
+    result = validation.validate(schema, {"tree": deep, "name": 3, "extra": 1})
+    assert {item.path for item in result} >= {"name", "other", "extra"}
 
 
 def test_path_of_a_complaint_leads_to_the_place() -> None:
@@ -229,10 +229,10 @@ def test_schema_of_2020_12_says_the_same_in_draft_07() -> None:
 @given(SCHEMAS)
 def test_sample_fits_in_draft_07_too(schema: dict[str, Any]) -> None:
     try:
-        found = generate_example(schema)
+        result = generate_example(schema)
     except NoExampleFound:
         return
-    assert validation.validate(to_draft_07(schema), found) == []
+    assert validation.validate(to_draft_07(schema), result) == []
 
 
 # As a part of another
@@ -249,7 +249,7 @@ def test_references_still_lead_to_the_same_place_inside_another_schema() -> None
     outer = wrap_as_property(schema, "result")
     assert outer["$defs"] == schema["$defs"] and outer["definitions"] == schema["definitions"]
     inner = outer["properties"]["result"]
-    assert [one["$ref"] for one in inner["items"]["anyOf"]] == [
+    assert [item["$ref"] for item in inner["items"]["anyOf"]] == [
         "#/properties/result",
         "#/$defs/name",
         "#/definitions/age",

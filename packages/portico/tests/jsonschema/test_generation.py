@@ -335,9 +335,9 @@ def test_types_that_contain_each_other_use_defs() -> None:
 
 
 def test_two_classes_of_one_name_keep_apart() -> None:
-    one = dataclasses.make_dataclass("Same", [("a", int)])
+    result = dataclasses.make_dataclass("Same", [("a", int)])
     two = dataclasses.make_dataclass("Same", [("b", int)])
-    described = schema_for_type(tuple[one, one, two, two])  # type: ignore[valid-type]
+    described = schema_for_type(tuple[result, result, two, two])  # type: ignore[valid-type]
     assert list(described["$defs"]) == ["Same", "Same_2"]
 
 
@@ -401,8 +401,8 @@ def test_defaults_are_shown_as_json() -> None:
         Field("far", float, float("inf")),
     ]
     described = schema_for_fields(fields)
-    shown = {name: body.get("default", "nothing") for name, body in described["properties"].items()}
-    assert shown == {
+    output = {name: body.get("default", "nothing") for name, body in described["properties"].items()}
+    assert output == {
         "path": "x",
         "color": "red",
         "tags": ["a", "b"],

@@ -43,35 +43,35 @@ def message(*members: str) -> bytes:
 
 
 def frame(data: bytes) -> JsonRpcMessage:
-    found = jsonrpc.decode_message(data)
-    assert isinstance(found, JsonRpcMessage), found
-    return found
+    result = jsonrpc.decode_message(data)
+    assert isinstance(result, JsonRpcMessage), result
+    return result
 
 
 def malformed(data: bytes) -> MalformedMessage:
-    found = jsonrpc.decode_message(data)
-    assert isinstance(found, MalformedMessage), found
-    return found
+    result = jsonrpc.decode_message(data)
+    assert isinstance(result, MalformedMessage), result
+    return result
 
 
 # Requests and notifications
 
 
 def test_request_has_an_id_a_method_and_undecoded_params() -> None:
-    found = frame(message('"id":1', '"method":"tools/list"', '"params":{"cursor": "a"}'))
-    assert (found.id, found.method, bytes(found.params)) == (1, "tools/list", b'{"cursor": "a"}')
+    result = frame(message('"id":1', '"method":"tools/list"', '"params":{"cursor": "a"}'))
+    assert (result.id, result.method, bytes(result.params)) == (1, "tools/list", b'{"cursor": "a"}')
 
 
 def test_message_without_an_id_is_a_notification() -> None:
     """JSON-RPC 2.0, 4.1: "A Notification is a Request object without an "id" member"."""
-    found = frame(message('"method":"notifications/initialized"'))
-    assert found.id is UNSET
-    assert found.params is EMPTY_RAW
+    result = frame(message('"method":"notifications/initialized"'))
+    assert result.id is UNSET
+    assert result.params is EMPTY_RAW
 
 
 def test_whitespace_between_json_tokens_is_ignored() -> None:
-    found = frame(b' {\t"jsonrpc" : "2.0" ,\r "id" : 1 , "method":"x", "params" :   { } } ')
-    assert bytes(found.params) == b"{ }"
+    result = frame(b' {\t"jsonrpc" : "2.0" ,\r "id" : 1 , "method":"x", "params" :   { } } ')
+    assert bytes(result.params) == b"{ }"
 
 
 def test_unknown_members_are_accepted() -> None:
@@ -79,8 +79,8 @@ def test_unknown_members_are_accepted() -> None:
 
 
 def test_escapes_in_names_and_methods_are_read() -> None:
-    found = frame(b'{"jsonrpc":"2.0","\\u0069d":1,"m\\u0065thod":"tools\\/list"}')
-    assert (found.id, found.method) == (1, "tools/list")
+    result = frame(b'{"jsonrpc":"2.0","\\u0069d":1,"m\\u0065thod":"tools\\/list"}')
+    assert (result.id, result.method) == (1, "tools/list")
 
 
 # Ids
@@ -106,13 +106,13 @@ def test_escapes_in_names_and_methods_are_read() -> None:
 )
 def test_request_id_type_is_preserved(written: str, id: int | str) -> None:
     """All revisions, basic, Requests: "Requests MUST include a string or integer ID"; responses repeat it."""
-    found = frame(message(f'"id":{written}', '"method":"x"')).id
-    assert (type(found), found) == (type(id), id)
-    assert isinstance(found, int | str)
-    said = json.loads(jsonrpc.encode(jsonrpc.ResultResponse(found, Raw(b"{}"))))["id"]
-    assert (type(said), said) == (type(id), id)
-    said = json.loads(jsonrpc.encode_error(found, InvalidRequest("no")))["id"]
-    assert (type(said), said) == (type(id), id)
+    result = frame(message(f'"id":{written}', '"method":"x"')).id
+    assert (type(result), result) == (type(id), id)
+    assert isinstance(result, int | str)
+    data = json.loads(jsonrpc.encode(jsonrpc.ResultResponse(result, Raw(b"{}"))))["id"]
+    assert (type(data), data) == (type(id), id)
+    data = json.loads(jsonrpc.encode_error(result, InvalidRequest("no")))["id"]
+    assert (type(data), data) == (type(id), id)
 
 
 @pytest.mark.parametrize(
@@ -122,14 +122,14 @@ def test_request_id_type_is_preserved(written: str, id: int | str) -> None:
 )
 def test_any_other_id_is_an_invalid_request_and_is_not_repeated(written: str) -> None:
     """basic, Requests: "Unlike base JSON-RPC, the ID MUST NOT be null"."""
-    found = malformed(message(f'"id":{written}', '"method":"x"'))
-    assert (found.error.code, found.id) == (INVALID_REQUEST, None)
+    result = malformed(message(f'"id":{written}', '"method":"x"'))
+    assert (result.error.code, result.id) == (INVALID_REQUEST, None)
 
 
 def test_id_of_thousands_of_digits_is_rejected() -> None:
-    found = malformed(message('"id":' + "9" * 5000, '"method":"x"'))
-    assert found.error.code in (INVALID_REQUEST, PARSE_ERROR)
-    assert found.id is None
+    result = malformed(message('"id":' + "9" * 5000, '"method":"x"'))
+    assert result.error.code in (INVALID_REQUEST, PARSE_ERROR)
+    assert result.id is None
 
 
 # What is wrong with a message
@@ -159,8 +159,8 @@ def test_id_of_thousands_of_digits_is_rejected() -> None:
 )
 def test_invalid_json_is_a_parse_error_without_an_id(data: bytes) -> None:
     """JSON-RPC 2.0, 5.1: -32700, "Invalid JSON was received by the server"."""
-    found = malformed(data)
-    assert (found.error.code, found.id) == (PARSE_ERROR, None)
+    result = malformed(data)
+    assert (result.error.code, result.id) == (PARSE_ERROR, None)
 
 
 @pytest.mark.parametrize("data", [b"null", b"true", b"1", b"1.5", b'"ping"', b"-1e3"])
@@ -171,27 +171,27 @@ def test_json_scalars_are_invalid_requests(data: bytes) -> None:
 @pytest.mark.parametrize("version", ['"1.0"', '"2.00"', '"2"', '""', "2.0", "2", "null", "true", '["2.0"]'])
 def test_version_must_be_exactly_the_text_2_0(version: str) -> None:
     """JSON-RPC 2.0, 4: jsonrpc "MUST be exactly "2.0""."""
-    found = malformed(f'{{"jsonrpc":{version},"id":7,"method":"x"}}'.encode())
-    assert (found.error.code, found.id) == (INVALID_REQUEST, 7)
+    result = malformed(f'{{"jsonrpc":{version},"id":7,"method":"x"}}'.encode())
+    assert (result.error.code, result.id) == (INVALID_REQUEST, 7)
 
 
 def test_missing_jsonrpc_version_is_an_invalid_request_with_its_id() -> None:
-    found = malformed(b'{"id":"a","method":"x"}')
-    assert (found.error.code, found.id) == (INVALID_REQUEST, "a")
+    result = malformed(b'{"id":"a","method":"x"}')
+    assert (result.error.code, result.id) == (INVALID_REQUEST, "a")
     assert malformed(b"{}").error.code == INVALID_REQUEST
 
 
 @pytest.mark.parametrize("method", ["1", "null", "true", "{}", "[]", "1.5"])
 def test_method_is_text(method: str) -> None:
-    found = malformed(message('"id":7', f'"method":{method}'))
-    assert (found.error.code, found.id) == (INVALID_REQUEST, 7)
+    result = malformed(message('"id":7', f'"method":{method}'))
+    assert (result.error.code, result.id) == (INVALID_REQUEST, 7)
 
 
 @pytest.mark.parametrize("params", ["null", "[]", "[1]", "1", "true", '"{}"', "1.5"])
 def test_params_are_an_object(params: str) -> None:
     """The schemas of all revisions: `params` is an object. Positional parameters, which JSON-RPC has, MCP has not."""
-    found = malformed(message('"id":7', '"method":"x"', f'"params":{params}'))
-    assert (found.error.code, found.id, found.is_notification) == (INVALID_REQUEST, 7, False)
+    result = malformed(message('"id":7', '"method":"x"', f'"params":{params}'))
+    assert (result.error.code, result.id, result.is_notification) == (INVALID_REQUEST, 7, False)
     # Without an id it is a notification, which is never answered.
     assert malformed(message('"method":"x"', f'"params":{params}')).is_notification
 
@@ -205,15 +205,15 @@ def test_message_without_method_or_result_is_an_invalid_request(members: list[st
 
 
 def test_response_has_a_result_left_undecoded() -> None:
-    found = frame(message('"id":"a"', '"result":{"x": 1}'))
-    assert (found.id, found.method, bytes(found.result), found.error) == ("a", UNSET, b'{"x": 1}', UNSET)
+    result = frame(message('"id":"a"', '"result":{"x": 1}'))
+    assert (result.id, result.method, bytes(result.result), result.error) == ("a", UNSET, b'{"x": 1}', UNSET)
 
 
 @pytest.mark.requirement("jsonrpc.error-shape")
 def test_error_response_has_a_code_a_message_and_maybe_data() -> None:
-    found = frame(message('"id":1', '"error":{"code":-1,"message":"rejected","data":[1]}'))
-    assert found.error == ErrorObject(-1, "rejected", [1])
-    assert found.result is EMPTY_RAW
+    error = frame(message('"id":1', '"error":{"code":-1,"message":"rejected","data":[1]}'))
+    assert error.error == ErrorObject(-1, "rejected", [1])
+    assert error.result is EMPTY_RAW
 
 
 @pytest.mark.parametrize("id", ['"id":null', '"extra":1'])
@@ -406,8 +406,8 @@ def test_whole_surrogate_pair_is_one_character() -> None:
 )
 def test_invalid_utf_8_is_a_parse_error_anywhere(bad: bytes, around: bytes) -> None:
     """basic, Messages: "MUST be UTF-8 encoded". A decoder that skips what it is not asked for would not look."""
-    found = malformed(around % bad)
-    assert (found.error.code, found.id) == (PARSE_ERROR, None)
+    result = malformed(around % bad)
+    assert (result.error.code, result.id) == (PARSE_ERROR, None)
 
 
 @pytest.mark.parametrize(
@@ -438,10 +438,10 @@ def nested(levels: int) -> str:
 @pytest.mark.parametrize("levels", DEPTHS)
 @pytest.mark.parametrize("body", ['"result":{"structuredContent":%s}', '"result":%s', '"error":{"code":1,"data":%s}'])
 def test_responses_nested_too_deeply_are_rejected(body: str, levels: int) -> None:
-    found = malformed(message('"id":7', body % nested(levels)))
+    result = malformed(message('"id":7', body % nested(levels)))
     # Beyond the recursion limit of the parser the id cannot be read either.
-    assert (found.id, found.is_response) == ((7, True) if levels < 1_000 else (None, False))
-    assert "at most 128 levels" in found.error.message
+    assert (result.id, result.is_response) == ((7, True) if levels < 1_000 else (None, False))
+    assert "at most 128 levels" in result.error.message
 
 
 @pytest.mark.parametrize("levels", [1, 100, 126])
@@ -476,18 +476,18 @@ def test_depth_limit_is_exact_for_all_brackets(place: str, other: str) -> None:
 
 def test_batch_members_are_parsed_separately() -> None:
     """2025-03-26, basic, Batching."""
-    found = jsonrpc.decode_message(
+    result = jsonrpc.decode_message(
         b"[" + b",".join([message('"id":1', '"method":"ping"'), b"1", b"{}", message('"method":"n"')]) + b"]"
     )
-    assert isinstance(found, list)
-    assert [type(one) for one in found] == [JsonRpcMessage, MalformedMessage, MalformedMessage, JsonRpcMessage]
-    assert [one.error.code for one in found if isinstance(one, MalformedMessage)] == [INVALID_REQUEST] * 2
+    assert isinstance(result, list)
+    assert [type(item) for item in result] == [JsonRpcMessage, MalformedMessage, MalformedMessage, JsonRpcMessage]
+    assert [item.error.code for item in result if isinstance(item, MalformedMessage)] == [INVALID_REQUEST] * 2
 
 
 def test_batch_inside_a_batch_is_one_invalid_member() -> None:
-    found = jsonrpc.decode_message(b"[[" + message('"id":1', '"method":"ping"') + b"]]")
-    assert isinstance(found, list)
-    (member,) = found
+    result = jsonrpc.decode_message(b"[[" + message('"id":1', '"method":"ping"') + b"]]")
+    assert isinstance(result, list)
+    (member,) = result
     assert isinstance(member, MalformedMessage)
     assert (member.error.code, member.id) == (INVALID_REQUEST, None)
 
@@ -501,9 +501,9 @@ def test_members_are_counted_before_they_are_read(member: bytes) -> None:
     """Two exceptions for each of two million members took eight seconds."""
     data = b"[" + b",".join([member] * 1_000_000) + b"]"
     began = time.process_time()
-    found = jsonrpc.decode_message(data)
+    result = jsonrpc.decode_message(data)
     assert time.process_time() - began < 1
-    assert isinstance(found, MalformedMessage) and "at most 1000 members" in found.error.message
+    assert isinstance(result, MalformedMessage) and "at most 1000 members" in result.error.message
     assert len(jsonrpc.decode_message(b"[" + b",".join([member] * 1000) + b"]")) == 1000  # type: ignore[arg-type]
 
 
@@ -513,8 +513,8 @@ MANY = jsonrpc.MAX_JSON_NODES // 2 + 1
 @pytest.mark.parametrize("inside", ['{"a":1}', "[[]]", '{"":{}}'])
 def test_messages_with_too_many_json_nodes_are_rejected(inside: str) -> None:
     data = message('"id":1', '"method":"m"', f'"params":{{"of":[{",".join([inside] * MANY)}]}}')
-    found = jsonrpc.decode_message(data, jsonrpc.MAX_JSON_NODES)
-    assert isinstance(found, MalformedMessage) and "at most 200000" in found.error.message
+    result = jsonrpc.decode_message(data, jsonrpc.MAX_JSON_NODES)
+    assert isinstance(result, MalformedMessage) and "at most 200000" in result.error.message
     assert isinstance(jsonrpc.decode_message(data), JsonRpcMessage), "a client reads what it has asked for"
 
 
@@ -522,8 +522,8 @@ def test_messages_with_too_many_json_nodes_are_rejected(inside: str) -> None:
 def test_values_are_counted_too(value: str) -> None:
     for many, reads in ((jsonrpc.MAX_JSON_COMMAS - 9, True), (jsonrpc.MAX_JSON_COMMAS + 2, False)):
         data = message('"id":1', '"method":"m"', f'"params":{{"of":[{",".join([value] * many)}]}}')
-        found = jsonrpc.decode_message(data, jsonrpc.MAX_JSON_NODES)
-        assert isinstance(found, JsonRpcMessage if reads else MalformedMessage)
+        result = jsonrpc.decode_message(data, jsonrpc.MAX_JSON_NODES)
+        assert isinstance(result, JsonRpcMessage if reads else MalformedMessage)
 
 
 @pytest.mark.parametrize("text", ["{[:", '\\"{[:', "\\\\{[:", ',"{', "1"])
@@ -586,11 +586,11 @@ def test_batch_that_is_not_json_is_one_parse_error() -> None:
 def test_id_that_could_not_be_read_is_null_up_to_2025_06_18_and_left_out_after(revision: str | None) -> None:
     """JSON-RPC 2.0, 5: "it MUST be Null"; from 2025-11-25 on JSONRPCErrorResponse forbids null and does not require
     the id."""
-    said = json.loads(jsonrpc.encode_error(None, ParseError("no"), revision))
+    data = json.loads(jsonrpc.encode_error(None, ParseError("no"), revision))
     if revision is None or revision <= V2025_06_18:
-        assert said == {"jsonrpc": "2.0", "id": None, "error": {"code": PARSE_ERROR, "message": "no"}}
+        assert data == {"jsonrpc": "2.0", "id": None, "error": {"code": PARSE_ERROR, "message": "no"}}
     else:
-        assert said == {"jsonrpc": "2.0", "error": {"code": PARSE_ERROR, "message": "no"}}
+        assert data == {"jsonrpc": "2.0", "error": {"code": PARSE_ERROR, "message": "no"}}
 
 
 def test_error_without_data_omits_data() -> None:
@@ -632,21 +632,21 @@ def test_notification_has_no_id_and_a_message_without_params_no_params() -> None
 @given(st.one_of(st.integers(-(2**63), 2**63 - 1), st.text(st.characters(exclude_categories=["Cs"]))))
 def test_encoded_messages_have_no_newlines_and_round_trip(id: int | str) -> None:
     """basic/transports, stdio: "Messages are delimited by newlines, and MUST NOT contain embedded newlines"."""
-    said = [
+    messages = [
         jsonrpc.encode(jsonrpc.ResultResponse(id, Raw(b"{}"))),
         jsonrpc.encode_error(id, InvalidRequest(f"about {id}"), V2025_11_25),
         jsonrpc.encode_request(id, "m", {"x": id}),
     ]
-    for data in said:
+    for data in messages:
         assert b"\n" not in data
         assert frame(data).id == id
 
 
 @given(st.binary() | st.text().map(lambda text: text.encode(errors="surrogatepass")))
 def test_decoding_never_raises(data: bytes) -> None:
-    found = jsonrpc.decode_message(data)
-    for one in found if isinstance(found, list) else [found]:
-        assert isinstance(one, JsonRpcMessage | MalformedMessage)
+    result = jsonrpc.decode_message(data)
+    for item in result if isinstance(result, list) else [result]:
+        assert isinstance(item, JsonRpcMessage | MalformedMessage)
 
 
 # The 318 files of the JSON Parsing Test Suite: y_ must be accepted, n_ rejected, i_ is up to the parser
@@ -671,18 +671,18 @@ def test_all_the_cases_are_present() -> None:
 @pytest.mark.parametrize("path", _files("y"))
 def test_json_that_must_be_accepted_is_accepted_in_params(path: Path) -> None:
     data = path.read_bytes()
-    found = frame(_inside(data))
-    assert json.loads(bytes(found.params)) == {"x": json.loads(data)}
+    result = frame(_inside(data))
+    assert json.loads(bytes(result.params)) == {"x": json.loads(data)}
 
 
 @absent
 @pytest.mark.parametrize("path", _files("y"))
 def test_valid_json_is_never_a_parse_error(path: Path) -> None:
     """None of them is a message, so each is an invalid request, or a batch of such."""
-    found = jsonrpc.decode_message(path.read_bytes())
-    for one in found if isinstance(found, list) else [found]:
-        assert isinstance(one, MalformedMessage)
-        assert one.error.code == INVALID_REQUEST
+    result = jsonrpc.decode_message(path.read_bytes())
+    for item in result if isinstance(result, list) else [result]:
+        assert isinstance(item, MalformedMessage)
+        assert item.error.code == INVALID_REQUEST
 
 
 @absent
@@ -690,8 +690,8 @@ def test_valid_json_is_never_a_parse_error(path: Path) -> None:
 def test_json_test_suite_n_files_are_parse_errors(path: Path) -> None:
     data = path.read_bytes()
     for written in (data, _inside(data), b"[" + _inside(data) + b"]"):
-        found = malformed(written)
-        assert (found.error.code, found.id) == (PARSE_ERROR, None)
+        result = malformed(written)
+        assert (result.error.code, result.id) == (PARSE_ERROR, None)
 
 
 @absent
@@ -789,9 +789,9 @@ PLAIN = message('"id":7', '"method":"tools/call"', '"params":{"name":"n","argume
 
 
 def read_twice(data: bytes) -> tuple[Any, ...]:
-    found = frame(data)
-    typed, meta = methods.decode_params(str(found.method), found.params)
-    return found.id, found.method, bytes(found.params), typed, bytes(meta)
+    result = frame(data)
+    typed, meta = methods.decode_params(str(result.method), result.params)
+    return result.id, result.method, bytes(result.params), typed, bytes(meta)
 
 
 @pytest.mark.parametrize(
@@ -805,9 +805,9 @@ def read_twice(data: bytes) -> tuple[Any, ...]:
     ],
 )
 def test_plain_tools_call_is_read_at_once(data: bytes) -> None:
-    found = methods.decode_tool_call(data)
-    assert found is not None and found.typed is not None
-    once = (found.id, found.method, bytes(found.params), found.typed, bytes(found.typed.meta))
+    response = methods.decode_tool_call(data)
+    assert response is not None and response.typed is not None
+    once = (response.id, response.method, bytes(response.params), response.typed, bytes(response.typed.meta))
     assert once == read_twice(data)
 
 

@@ -56,25 +56,25 @@ def written(said: Any) -> Any:
 @functools.cache
 def definitions(revision: str) -> dict[str, Any]:
     document = json.loads((SCHEMAS / f"{revision}.json").read_bytes())
-    found: dict[str, Any] = document.get("$defs") or document["definitions"]
-    return found
+    response: dict[str, Any] = document.get("$defs") or document["definitions"]
+    return response
 
 
 def listed(struct: type[msgspec.Struct], revision: str) -> set[str] | None:
     """The members that a revision's definition has; None when it has no such definition."""
-    known = definitions(revision)
+    result = definitions(revision)
     if struct in PARAMS:
-        params = known.get(PARAMS[struct], {}).get("properties", {}).get("params", {})
+        params = result.get(PARAMS[struct], {}).get("properties", {}).get("params", {})
         if "$ref" in params:
-            params = known[params["$ref"].rpartition("/")[2]]
+            params = result[params["$ref"].rpartition("/")[2]]
         return set(params.get("properties", {})) or None
     if struct is content.ResourceContents:
         # A client decodes either kind of contents into this Struct.
-        return set(known["TextResourceContents"]["properties"]) | set(known["BlobResourceContents"]["properties"])
+        return set(result["TextResourceContents"]["properties"]) | set(result["BlobResourceContents"]["properties"])
     name = struct.__name__
-    if name == "Annotations" and name not in known:
-        return set(known["Annotated"]["properties"]["annotations"]["properties"])
-    return set(known[name]["properties"]) if name in known else None
+    if name == "Annotations" and name not in result:
+        return set(result["Annotated"]["properties"]["annotations"]["properties"])
+    return set(result[name]["properties"]) if name in result else None
 
 
 STRUCTS = [one for one in translation.FIELD_VERSIONS if one is not client_features.ElicitUrlParams]
@@ -162,35 +162,35 @@ def test_translating_leaves_the_original_unchanged() -> None:
 def test_lists_lose_their_cache_hints_and_keep_their_cursor(revision: str) -> None:
     """`ttlMs` and `cacheScope` are words of 2026-07-28 (server/utilities/caching)."""
     hints: dict[str, Any] = {"ttl_ms": 5, "cache_scope": "public"}
-    said = [
+    messages = [
         tools.ListToolsResult(tools=[], next_cursor="n", **hints),
         resources.ListResourcesResult(resources=[], next_cursor="n", **hints),
         resources.ListResourceTemplatesResult(resource_templates=[], next_cursor="n", **hints),
         prompts.ListPromptsResult(prompts=[], next_cursor="n", **hints),
         resources.ReadResourceResult(contents=[], **hints),
     ]
-    for one in said:
-        found = written(translation.translate_result(one, revision))
-        assert found.keys().isdisjoint({"ttlMs", "cacheScope"})
-        assert found.get("nextCursor", "n") == "n"
+    for item in messages:
+        result = written(translation.translate_result(item, revision))
+        assert result.keys().isdisjoint({"ttlMs", "cacheScope"})
+        assert result.get("nextCursor", "n") == "n"
 
 
 def test_2026_07_28_is_reported_everything() -> None:
-    said = tools.ListToolsResult(tools=[], ttl_ms=5, cache_scope="public")
-    assert translation.translate_result(said, V2026_07_28) is said
+    result = tools.ListToolsResult(tools=[], ttl_ms=5, cache_scope="public")
+    assert translation.translate_result(result, V2026_07_28) is result
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
 def test_resources_and_their_annotations_are_stripped_together(revision: str) -> None:
-    one = resources.Resource(uri="a://b", name="b", title="B", annotations=NOTES, icons=ICONS, meta=OWN, size=1)
+    result = resources.Resource(uri="a://b", name="b", title="B", annotations=NOTES, icons=ICONS, meta=OWN, size=1)
     family = resources.ResourceTemplate(uri_template="a://{b}", name="b", title="B", annotations=NOTES, icons=ICONS)
-    said = written(translation.translate_result(resources.ListResourcesResult(resources=[one]), revision))["resources"][
-        0
-    ]
+    message = written(translation.translate_result(resources.ListResourcesResult(resources=[result]), revision))[
+        "resources"
+    ][0]
     also = written(
         translation.translate_result(resources.ListResourceTemplatesResult(resource_templates=[family]), revision)
     )
-    for found in (said, also["resourceTemplates"][0]):
+    for found in (message, also["resourceTemplates"][0]):
         assert ("title" in found) == ("lastModified" in found["annotations"]) == (revision >= V2025_06_18)
         assert ("icons" in found) == (revision >= V2025_11_25)
         assert found["annotations"]["audience"] == ["user"]
@@ -199,8 +199,8 @@ def test_resources_and_their_annotations_are_stripped_together(revision: str) ->
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
 def test_prompts_are_stripped_down_to_their_arguments(revision: str) -> None:
     argument = prompts.PromptArgument(name="a", title="A", description="an argument", required=True)
-    one = prompts.Prompt(name="p", title="P", arguments=[argument], icons=ICONS, meta=OWN)
-    (found,) = written(translation.translate_result(prompts.ListPromptsResult(prompts=[one]), revision))["prompts"]
+    result = prompts.Prompt(name="p", title="P", arguments=[argument], icons=ICONS, meta=OWN)
+    (found,) = written(translation.translate_result(prompts.ListPromptsResult(prompts=[result]), revision))["prompts"]
     assert ("title" in found) == ("title" in found["arguments"][0]) == ("_meta" in found) == (revision >= V2025_06_18)
     assert ("icons" in found) == (revision >= V2025_11_25)
     assert found["arguments"][0]["required"] is True
@@ -214,9 +214,11 @@ def test_prompts_are_stripped_down_to_their_arguments(revision: str) -> None:
 )
 def test_contents_have_a_meta_since_2025_06_18(kind: Any, revision: str) -> None:
     body = {"blob": "aGk="} if kind is content.BlobResourceContents else {"text": "t"}
-    one = kind(uri="a://b", meta=OWN, **body)
-    (read,) = written(translation.translate_result(resources.ReadResourceResult(contents=[one]), revision))["contents"]
-    embedded = written(translation.translate_content_block(content.EmbeddedResource(resource=one), revision))[
+    result = kind(uri="a://b", meta=OWN, **body)
+    (read,) = written(translation.translate_result(resources.ReadResourceResult(contents=[result]), revision))[
+        "contents"
+    ]
+    embedded = written(translation.translate_content_block(content.EmbeddedResource(resource=result), revision))[
         "resource"
     ]
     assert ("_meta" in read) == ("_meta" in embedded) == (revision >= V2025_06_18)
@@ -226,8 +228,8 @@ def test_contents_have_a_meta_since_2025_06_18(kind: Any, revision: str) -> None
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
 def test_progress_has_a_message_since_2025_03_26(revision: str) -> None:
     """2025-03-26, changelog: "Added a message field to ProgressNotification"."""
-    said = notifications.ProgressParams(progress_token="t", progress=1, total=2, message="half")
-    found = written(translation.translate_notification(said, revision))
+    result = notifications.ProgressParams(progress_token="t", progress=1, total=2, message="half")
+    found = written(translation.translate_notification(result, revision))
     assert ("message" in found) == (revision >= V2025_03_26)
     assert (found["progressToken"], found["progress"], found["total"]) == ("t", 1, 2)
     assert translation.translate_notification(None, revision) is None
@@ -235,12 +237,12 @@ def test_progress_has_a_message_since_2025_03_26(revision: str) -> None:
 
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
 def test_greeting_is_stripped(revision: str) -> None:
-    said = lifecycle.InitializeResult(
+    result = lifecycle.InitializeResult(
         protocol_version=revision,
         capabilities=meta.ServerCapabilities(tools={}, completions={}),
         server_info=meta.Implementation("n", "1", "T", "D", "https://w.test", ICONS),
     )
-    found = written(translation.translate_result(said, revision))
+    found = written(translation.translate_result(result, revision))
     assert ("completions" in found["capabilities"]) == (revision >= V2025_03_26)
     assert ("title" in found["serverInfo"]) == (revision >= V2025_06_18)
     for member in ("description", "websiteUrl", "icons"):
@@ -255,32 +257,32 @@ def content_of(blocks: list[Any], revision: str) -> list[Any]:
     called = translation.translate_result(tools.CallToolResult(content=blocks, is_error=False), revision)
     messages = [prompts.PromptMessage("user", block) for block in blocks]
     got = translation.translate_result(prompts.GetPromptResult(messages=messages), revision)
-    found: list[Any] = written(called)["content"]
-    assert [message["content"] for message in written(got)["messages"]] == found
-    return found
+    result: list[Any] = written(called)["content"]
+    assert [message["content"] for message in written(got)["messages"]] == result
+    return result
 
 
 @pytest.mark.requirement("content.audio-since")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
 def test_audio_is_text_to_2024_11_05(revision: str) -> None:
-    (found,) = content_of([content.AudioContent(data="aGVsbG8=", mime_type="audio/wav")], revision)
+    (result,) = content_of([content.AudioContent(data="aGVsbG8=", mime_type="audio/wav")], revision)
     if revision == V2024_11_05:
-        assert found["type"] == "text"
-        assert "audio/wav" in found["text"]
+        assert result["type"] == "text"
+        assert "audio/wav" in result["text"]
     else:
-        assert found == {"type": "audio", "data": "aGVsbG8=", "mimeType": "audio/wav"}
+        assert result == {"type": "audio", "data": "aGVsbG8=", "mimeType": "audio/wav"}
 
 
 @pytest.mark.requirement("content.link-since")
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
 def test_resource_link_is_text_until_2025_06_18_and_has_icons_from_2025_11_25_on(revision: str) -> None:
     link = content.ResourceLink(uri="a://b", name="b", title="B", icons=ICONS, annotations=NOTES, meta=OWN)
-    (found,) = content_of([link], revision)
+    (result,) = content_of([link], revision)
     if revision < V2025_06_18:
-        assert (found["type"], "a://b" in found["text"]) == ("text", True)
+        assert (result["type"], "a://b" in result["text"]) == ("text", True)
     else:
-        assert (found["type"], found["uri"], "_meta" in found) == ("resource_link", "a://b", True)
-        assert ("icons" in found) == (revision >= V2025_11_25)
+        assert (result["type"], result["uri"], "_meta" in result) == ("resource_link", "a://b", True)
+        assert ("icons" in result) == (revision >= V2025_11_25)
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
@@ -296,10 +298,10 @@ def test_resource_link_is_text_until_2025_06_18_and_has_icons_from_2025_11_25_on
     ids=lambda block: type(block).__name__,
 )
 def test_blocks_have_a_meta_and_a_last_modified_since_2025_06_18(block: Any, revision: str) -> None:
-    (found,) = content_of([block], revision)
-    known = revision >= V2025_06_18
-    assert ("_meta" in found, "lastModified" in found["annotations"]) == (known, known)
-    assert found["annotations"]["priority"] == 1.0
+    (result,) = content_of([block], revision)
+    known_names = revision >= V2025_06_18
+    assert ("_meta" in result, "lastModified" in result["annotations"]) == (known_names, known_names)
+    assert result["annotations"]["priority"] == 1.0
 
 
 # Structured content
@@ -309,27 +311,27 @@ def test_blocks_have_a_meta_and_a_last_modified_since_2025_06_18(block: Any, rev
 @pytest.mark.parametrize("value", [Raw(b"[1]"), Raw(b"3"), Raw(b"null"), Raw(b'"x"'), [1], 3, None, "x", True])
 def test_non_object_structured_content_is_wrapped_until_2025_11_25(value: Any) -> None:
     """server/tools: `structuredContent` is a JSON object in 2025-06-18 and 2025-11-25, any JSON in 2026-07-28."""
-    said = tools.CallToolResult(content=[], structured_content=value, is_error=False)
+    error = tools.CallToolResult(content=[], structured_content=value, is_error=False)
     plain = written(value)
     for revision in (V2025_06_18, V2025_11_25):
-        assert written(translation.translate_result(said, revision))["structuredContent"] == {"result": plain}
+        assert written(translation.translate_result(error, revision))["structuredContent"] == {"result": plain}
     for revision in (V2024_11_05, V2025_03_26):
-        assert "structuredContent" not in written(translation.translate_result(said, revision))
-    assert written(translation.translate_result(said, V2026_07_28))["structuredContent"] == plain
+        assert "structuredContent" not in written(translation.translate_result(error, revision))
+    assert written(translation.translate_result(error, V2026_07_28))["structuredContent"] == plain
 
 
 @pytest.mark.parametrize("value", [Raw(b'{"a":1}'), {"a": 1}])
 def test_structured_content_that_is_an_object_stays_unchanged(value: Any) -> None:
-    said = tools.CallToolResult(content=[], structured_content=value, is_error=False)
+    error = tools.CallToolResult(content=[], structured_content=value, is_error=False)
     for revision in (V2025_06_18, V2025_11_25):
-        assert written(translation.translate_result(said, revision))["structuredContent"] == {"a": 1}
+        assert written(translation.translate_result(error, revision))["structuredContent"] == {"a": 1}
 
 
 def test_result_without_structured_content_gets_none() -> None:
-    said = tools.CallToolResult(content=[], is_error=False)
+    error = tools.CallToolResult(content=[], is_error=False)
     for revision in SUPPORTED_PROTOCOL_VERSIONS:
-        assert "structuredContent" not in written(translation.translate_result(said, revision))
-    assert said.structured_content is UNSET
+        assert "structuredContent" not in written(translation.translate_result(error, revision))
+    assert error.structured_content is UNSET
 
 
 @pytest.mark.requirement("tools.structured-object")
@@ -340,13 +342,13 @@ def test_result_without_structured_content_gets_none() -> None:
 )
 def test_non_object_output_schema_is_wrapped_until_2025_11_25(schema: dict[str, Any], revision: str) -> None:
     """Tool.outputSchema has `type: "object"` at its root in 2025-06-18 and 2025-11-25."""
-    said = translation.translate_tool(
+    output = translation.translate_tool(
         tools.Tool(name="t", input_schema={"type": "object"}, output_schema=schema), revision
     )
-    assert said.output_schema is not None
-    assert said.output_schema["type"] == "object"
-    assert said.output_schema["properties"] == {"result": schema}
-    assert said.output_schema["required"] == ["result"]
+    assert output.output_schema is not None
+    assert output.output_schema["type"] == "object"
+    assert output.output_schema["properties"] == {"result": schema}
+    assert output.output_schema["required"] == ["result"]
 
 
 def test_schema_definitions_remain_at_referenced_paths() -> None:
@@ -365,15 +367,15 @@ def test_sampling_request_is_reduced_to_its_last_message(revision: str) -> None:
     """CreateMessageRequest: `tools` and `toolChoice`, and `_meta` on a message, since 2025-11-25; `_meta` on a content
     block since 2025-06-18."""
     block = content.TextContent(text="t", meta=OWN, annotations=NOTES)
-    asked = client_features.CreateMessageParams(
+    result = client_features.CreateMessageParams(
         messages=[client_features.SamplingMessage("user", block, meta=OWN)],
         max_tokens=5,
         tools=[tools.Tool(name="t", input_schema={"type": "object"})],
         tool_choice=tools.ToolChoice("auto"),
     )
-    found = written(translation.translate_client_request(asked, revision))
-    assert ("tools" in found) == ("toolChoice" in found) == (revision >= V2025_11_25)
-    (message,) = found["messages"]
+    response = written(translation.translate_client_request(result, revision))
+    assert ("tools" in response) == ("toolChoice" in response) == (revision >= V2025_11_25)
+    (message,) = response["messages"]
     assert ("_meta" in message) == (revision >= V2025_11_25)
     assert ("_meta" in message["content"]) == (revision >= V2025_06_18)
     assert ("lastModified" in message["content"]["annotations"]) == (revision >= V2025_06_18)
@@ -383,8 +385,8 @@ def test_sampling_request_is_reduced_to_its_last_message(revision: str) -> None:
 @pytest.mark.parametrize("revision", [V2024_11_05, V2025_03_26, V2025_06_18])
 def test_before_2025_11_25_a_message_has_one_block(revision: str) -> None:
     """SamplingMessage.content is an array, too, since 2025-11-25."""
-    one = client_features.CreateMessageParams(
+    result = client_features.CreateMessageParams(
         messages=[client_features.SamplingMessage("user", [content.TextContent(text="t")])], max_tokens=5
     )
-    (message,) = written(translation.translate_client_request(one, revision))["messages"]
+    (message,) = written(translation.translate_client_request(result, revision))["messages"]
     assert message["content"] == {"type": "text", "text": "t"}

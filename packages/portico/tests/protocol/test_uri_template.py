@@ -412,8 +412,8 @@ PIECES = {
 @given(st.lists(st.sampled_from(list(PIECES)), max_size=6), st.text(alphabet="ab/", max_size=12))
 def test_matcher_agrees_with_a_backtracking_one(pieces: list[str], uri: str) -> None:
     template = UriTemplate("".join(piece.replace("N", str(number)) for number, piece in enumerate(pieces)))
-    found = re.fullmatch("".join(PIECES[piece] for piece in pieces), uri)
-    assert template.match(uri) == (dict(zip(template.variable_names, found.groups(), strict=True)) if found else None)
+    match = re.fullmatch("".join(PIECES[piece] for piece in pieces), uri)
+    assert template.match(uri) == (dict(zip(template.variable_names, match.groups(), strict=True)) if match else None)
 
 
 # Matching undoes expansion.
@@ -533,7 +533,7 @@ def test_time_of_a_match_grows_no_faster_than_the_uri(text: str, uri: Callable[[
 
 def trying_all(templates: list[UriTemplate], uri: str) -> tuple[UriTemplate, dict[str, MatchedValue]] | None:
     """What `Templates.best` should give, without its index."""
-    matches = [(template, template.match(uri)) for template in sorted(templates, key=lambda one: one.specificity)]
+    matches = [(template, template.match(uri)) for template in sorted(templates, key=lambda item: item.specificity)]
     return next(((template, values) for template, values in matches if values is not None), None)
 
 
@@ -551,9 +551,9 @@ def trying_all(templates: list[UriTemplate], uri: str) -> tuple[UriTemplate, dic
 )
 def test_most_specific_template_wins_and_then_the_first(texts: list[str], uri: str, winner: str) -> None:
     templates = [UriTemplate(text) for text in texts]
-    for found in (trying_all(templates, uri), UriTemplateIndex(templates).match(uri)):
-        assert found is not None
-        assert found == (UriTemplate(winner), UriTemplate(winner).match(uri))
+    for result in (trying_all(templates, uri), UriTemplateIndex(templates).match(uri)):
+        assert result is not None
+        assert result == (UriTemplate(winner), UriTemplate(winner).match(uri))
 
 
 def test_no_template_no_choice() -> None:
@@ -577,8 +577,8 @@ def test_templates_can_be_added_and_removed() -> None:
 
 def test_equal_template_preserves_the_first() -> None:
     templates = UriTemplateIndex([UriTemplate("x://{b}"), UriTemplate("x://{a}"), UriTemplate("x://{b}")])
-    found = templates.match("x://1")
-    assert found is not None and found[0].text == "x://{b}"
+    match = templates.match("x://1")
+    assert match is not None and match[0].text == "x://{b}"
 
 
 def test_templates_that_begin_otherwise_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:

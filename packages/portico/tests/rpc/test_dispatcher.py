@@ -153,12 +153,12 @@ async def server(gate: Gate) -> AsyncIterator[Server]:
 
 
 def written(method: str, params: dict[str, Any] | None = None, id: Any = 1, **more: Any) -> bytes:
-    said: dict[str, Any] = {"jsonrpc": "2.0", "method": method, **more}
+    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method, **more}
     if id is not None:
-        said["id"] = id
+        message["id"] = id
     if params is not None:
-        said["params"] = params
-    return json.dumps(said).encode()
+        message["params"] = params
+    return json.dumps(message).encode()
 
 
 def modern(method: str, params: dict[str, Any] | None = None, id: Any = 1, **meta: Any) -> bytes:
@@ -326,7 +326,7 @@ async def test_both_eras_are_served_on_one_stream(server: Server, connect: Conne
     before = await wire.request_stateless("tools/list")
     await wire.initialize(V2025_06_18)
     legacy, after = await wire.request("tools/list"), await wire.request_stateless("tools/list")
-    assert [one["result"].get("resultType") for one in (before, legacy, after)] == ["complete", None, "complete"]
+    assert [item["result"].get("resultType") for item in (before, legacy, after)] == ["complete", None, "complete"]
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
@@ -337,14 +337,14 @@ async def test_results_of_a_handshake_revision_carry_no_result_type(
     wire = connect(server)
     assert wire.session.protocol_version is None
     opened = await wire.initialize(revision)
-    said = [
+    messages = [
         opened,
         (await wire.request("ping"))["result"],
         (await wire.request("tools/list"))["result"],
         (await wire.request("tools/call", {"name": "refuses", "arguments": {}}))["result"],
         (await wire.request("resources/read", {"uri": "door://open"}))["result"],
     ]
-    for result in said:
+    for result in messages:
         assert result.keys().isdisjoint({"resultType", "ttlMs", "cacheScope", "_meta"})
 
 
@@ -367,9 +367,9 @@ async def test_unexpected_exception_returns_an_error_id_without_its_text(
     assert reply["result"]["isError"] is True
     assert "swordfish" not in json.dumps(reply)
     assert "Traceback" not in json.dumps(reply)
-    found = re.search(r"error id ([0-9a-f]{8})", reply["result"]["content"][0]["text"])
-    assert found is not None
-    assert found[1] in caplog.text
+    error = re.search(r"error id ([0-9a-f]{8})", reply["result"]["content"][0]["text"])
+    assert error is not None
+    assert error[1] in caplog.text
     assert "swordfish" in caplog.text
 
 
@@ -539,11 +539,11 @@ async def test_invalid_response_ends_its_server_request(error: Any, server: Serv
     assert question["method"] == "elicitation/create"
     wire.send({"jsonrpc": "2.0", "id": question["id"], "error": error})
     await turns()
-    said = []
+    messages = []
     while not wire.is_silent:
-        said.append(await wire.receive())
-    assert question["id"] not in [frame.get("id") for frame in said]
-    assert [frame["id"] for frame in said if frame.get("id") is not None] == [5]
+        messages.append(await wire.receive())
+    assert question["id"] not in [frame.get("id") for frame in messages]
+    assert [frame["id"] for frame in messages if frame.get("id") is not None] == [5]
 
 
 # What cannot be read

@@ -124,8 +124,8 @@ def check(data: bytes) -> list[dict[str, Any]]:
     said = json.loads(data, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
     if isinstance(said, list):
         assert said, "an empty array is no answer"
-        assert all("method" not in one for one in said)
-        return [check_frame(one) for one in said]
+        assert all("method" not in item for item in said)
+        return [check_frame(item) for item in said]
     return [check_frame(said)]
 
 
@@ -305,8 +305,8 @@ def test_response_has_the_id_of_the_request(
     if method in LONG_LIVED_METHODS:
         return
     # What is not JSON is answered without an id, so only what is goes in here.
-    said = written({"jsonrpc": "2.0", "id": id, "method": method, "params": {**given_params, "_meta": envelope}})
-    reply = runner.run(knock(said, SERVER))
+    result = written({"jsonrpc": "2.0", "id": id, "method": method, "params": {**given_params, "_meta": envelope}})
+    reply = runner.run(knock(result, SERVER))
     assert reply is not None
     (frame,) = check(reply)
     if frame.get("error", {}).get("code") != -32700:

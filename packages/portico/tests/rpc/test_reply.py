@@ -175,7 +175,7 @@ def test_non_numeric_progress_total_is_omitted(total: Any) -> None:
     heard: list[Any] = []
     reply = CallbackReply(lambda _, params: heard.append(params))
     reply.notify(PROGRESS, ProgressParams(progress_token="p", progress=1, total=total))
-    assert [one.total for one in heard] == [None]
+    assert [item.total for item in heard] == [None]
 
 
 @pytest.mark.parametrize("params", [{}, {"progress": "far"}, 5, None, Raw(b"[]"), Raw(b'{"progressToken":1}')])
@@ -198,9 +198,9 @@ async def test_progress_that_is_not_json_is_rejected(revision: str, value: float
 
     wire = await opened(connect, server, revision)
     await wire.request("tools/call", asked("report", revision))
-    assert [one["params"] for one in wire.other_messages if one["method"] == PROGRESS] == [
-        {"progressToken": "p", "progress": 1}
-    ]
+    assert [
+        other_message["params"] for other_message in wire.other_messages if other_message["method"] == PROGRESS
+    ] == [{"progressToken": "p", "progress": 1}]
 
 
 @pytest.mark.requirement("progress.token-in-use")

@@ -85,10 +85,10 @@ async def test_thread_is_restarted_until_it_is_stopped(tmp_path: Path) -> None:
 
 
 def test_pause_grows_and_is_bounded() -> None:
-    one = supervision.SupervisedState("x")
-    pauses = [one.fail(ValueError("no")) for _ in range(12)]
+    result = supervision.SupervisedState("x")
+    pauses = [result.fail(ValueError("no")) for _ in range(12)]
     assert pauses == sorted(pauses) and pauses[0] < 1 and pauses[-1] == supervision.MAX_BACKOFF_SECONDS
-    assert one.fail(ValueError("no"), supervision.STABLE_SECONDS) == pauses[0]
+    assert result.fail(ValueError("no"), supervision.STABLE_SECONDS) == pauses[0]
 
 
 class Reader(Service):
@@ -131,8 +131,8 @@ async def test_readyz_names_a_task_that_fails_repeatedly_until_it_recovers(tmp_p
 
     try:
         assert (await probe())[0] == 200
-        said = await becomes(503)
-        assert said.startswith(f"not ready\n{NAME}: failing") and str(tmp_path) not in said
+        result = await becomes(503)
+        assert result.startswith(f"not ready\n{NAME}: failing") and str(tmp_path) not in result
         metrics = await http_request("GET", f"{url}/metrics", headers=[], timeout=20, max_response_bytes=1 << 20)
         assert f'portico_task_backing_off{{task="{NAME}"}} 1' in metrics.body.decode()
         (tmp_path / "settings").write_text("here")

@@ -48,12 +48,12 @@ async def test_call_outcomes_are_logged_briefly(
     for item in ("pen", "moon", "bug", 5):
         await wire.request_as(revision, "tools/call", {"name": "price", "arguments": {"item": item}})
     await wire.request_as(revision, "tools/call", {"name": "nothing", "arguments": {}})
-    said = [line for line in lines() if line.startswith(("execution result: tools", "validation error"))]
-    assert said[0].startswith("execution result: tools/call price returned ") and "pen: 5" in said[0]
-    assert "failed, NotForSale" in said[1] and "It is not for sale." in said[1]
-    assert said[2] == "execution result: tools/call price raised ValueError"
-    assert said[3].startswith("validation error: tools/call price: ") and "item" in said[3]
-    assert said[4].startswith("validation error: tools/call nothing: ")
+    messages = [line for line in lines() if line.startswith(("execution result: tools", "validation error"))]
+    assert messages[0].startswith("execution result: tools/call price returned ") and "pen: 5" in messages[0]
+    assert "failed, NotForSale" in messages[1] and "It is not for sale." in messages[1]
+    assert messages[2] == "execution result: tools/call price raised ValueError"
+    assert messages[3].startswith("validation error: tools/call price: ") and "item" in messages[3]
+    assert messages[4].startswith("validation error: tools/call nothing: ")
 
 
 async def test_line_stays_one_line(connect: Connect, lines: Callable[[], list[str]]) -> None:
@@ -85,6 +85,6 @@ async def test_it_is_the_same_over_http(lines: Callable[[], list[str]]) -> None:
     writer.close()
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
-    said = [line for line in lines() if line.startswith(("incoming", "execution"))]
-    assert [line.split()[2] for line in said] == ["initialize"] * 2
-    assert all(line.isprintable() for line in said)
+    messages = [line for line in lines() if line.startswith(("incoming", "execution"))]
+    assert [line.split()[2] for line in messages] == ["initialize"] * 2
+    assert all(line.isprintable() for line in messages)

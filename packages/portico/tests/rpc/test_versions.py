@@ -73,8 +73,8 @@ async def test_id_in_flight_is_an_invalid_request(connect: Callable[..., Any]) -
 async def test_invalid_first_message_may_select_the_protocol_version(connect: Callable[..., Any]) -> None:
     wire = connect(Server("s"))
     wire.send({"jsonrpc": "2.0", "id": None, "method": "ping", "params": {"_meta": wire.envelope()}})
-    said = await wire.receive()
-    assert said["error"]["code"] == -32600
-    assert "id" not in said
+    message = await wire.receive()
+    assert message["error"]["code"] == -32600
+    assert "id" not in message
     wire.send({"jsonrpc": "2.0", "id": None, "method": "ping"})
     assert (await wire.receive())["id"] is None

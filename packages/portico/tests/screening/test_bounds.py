@@ -112,7 +112,9 @@ def bounds_of_one(code: Any, value: Any, flags: int, last: bool) -> tuple[float,
         return 1, bounds(value, flags, last)[1]
     if code is op.BRANCH:
         parts = [(firsts(branch, flags), *bounds(branch, flags, last)) for branch in value[1]]
-        ways = max(sum(more for starts, more, _ in parts if one in starts or MAYBE_NOTHING in starts) for one in EVERY)
+        ways = max(
+            sum(more for starts, more, _ in parts if item in starts or MAYBE_NOTHING in starts) for item in EVERY
+        )
         return ways, max(reach for _, _, reach in parts)
     assert code in REPEATS, code
     least, most, inner = value
@@ -199,7 +201,7 @@ def test_secret_across_two_chunks_is_found_once(monkeypatch: pytest.MonkeyPatch)
     key = samples.pem("PRIVATE KEY", 1216)(random.Random(5))
     for before in (0, 1, 400, 990, 999, 1000, 1001):
         text = "x" * before + " " + key + " and on\n" * 400
-        assert [text[one.start : one.end] for one in find(text)] == [key]
+        assert [text[item.start : item.end] for item in find(text)] == [key]
 
 
 FRAGMENTS = [
@@ -271,10 +273,10 @@ FRAGMENTS = [
 )
 def test_findings_are_ordered_and_disjoint(text: str) -> None:
     reached = 0
-    for one in find(text, min_confidence=0):
-        assert reached <= one.start < one.end <= len(text)
-        assert 0 < one.confidence <= 1
-        reached = one.end
+    for item in find(text, min_confidence=0):
+        assert reached <= item.start < item.end <= len(text)
+        assert 0 < item.confidence <= 1
+        reached = item.end
     clean = redact(text, find(text))
-    marks = [found.span() for found in re.finditer(r"\[REDACTED:\w+\]", clean)]
-    assert not [one for one in find(clean) for start, end in marks if start <= one.start and one.end <= end]
+    marks = [result.span() for result in re.finditer(r"\[REDACTED:\w+\]", clean)]
+    assert not [item for item in find(clean) for start, end in marks if start <= item.start and item.end <= end]

@@ -61,18 +61,18 @@ def test_country_without_a_known_rule_is_neither_right_nor_wrong() -> None:
 
 @pytest.mark.parametrize("number", ["X4RTBPFW4", "C01X00T47", "533380006", "AB1234567", "09PV12345"])
 def test_passport_requires_a_preceding_keyword(number: str) -> None:
-    assert [one.name for one in find(f"Her passport number is {number}.")] == ["passport"]
+    assert [item.name for item in find(f"Her passport number is {number}.")] == ["passport"]
 
 
 @pytest.mark.parametrize("text", ["passport.js 0.7.0 logs in", "the passport service has OAUTH2", "passport PASSPORTS"])
 def test_not_everything_after_that_word_is_one(text: str) -> None:
-    assert "passport" not in [one.name for one in find(text)]
+    assert "passport" not in [item.name for item in find(text)]
 
 
 def test_passport_mrz_is_verified_by_check_digits() -> None:
     # The specimen of ICAO 9303, of the country Utopia.
     second = "L898902C3" + "6" + "UTO" + "740812" + "2" + "F" + "1204159" + "ZE184226B" + "<<<<<" + "1" + "0"
-    assert [one.name for one in find(f"P<UTOERIKSSON<<ANNA<MARIA<<<<<<<<<<<<<<<<<<<\n{second}\n")] == ["passport"]
+    assert [item.name for item in find(f"P<UTOERIKSSON<<ANNA<MARIA<<<<<<<<<<<<<<<<<<<\n{second}\n")] == ["passport"]
     assert find(second.replace("740812", "740813")) == []
 
 
@@ -95,7 +95,7 @@ def test_passport_mrz_is_verified_by_check_digits() -> None:
     ],
 )
 def test_numbers_of_users_are_distinguished(text: str, name: str) -> None:
-    assert [one.name for one in find(text, ("personal",))] == [name]
+    assert [item.name for item in find(text, ("personal",))] == [name]
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ MADE_UP = [
 @pytest.mark.parametrize(("text", "name"), MADE_UP)
 def test_placeholders_are_found_only_if_included(text: str, name: str) -> None:
     assert find(text) == []
-    assert [one.name for one in find(text, include_placeholders=True)] == [name]
+    assert [item.name for item in find(text, include_placeholders=True)] == [name]
     assert screen(text, ScreeningPolicy(pii="block")).text == text
     assert screen(text, ScreeningPolicy(pii="block", flag_placeholders=True)).blocked == {name: 1}
 

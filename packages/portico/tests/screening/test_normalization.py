@@ -16,7 +16,7 @@ SPACES = ["\u00a0", "\u2003", "\u2009", "\u202f", "\u3000", "\ufeff", "\u200b"]
 
 def assert_found(text: str) -> None:
     """Found, and where it is."""
-    spans = [text[one.start : one.end] for one in find(text, ("secret",))]
+    spans = [text[item.start : item.end] for item in find(text, ("secret",))]
     assert spans == [VALUE], text
     hidden = screen(text, ScreeningPolicy(secrets="redact")).text or ""
     assert VALUE not in hidden and hidden.startswith(text[:3])

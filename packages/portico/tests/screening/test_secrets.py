@@ -24,7 +24,7 @@ PASSWORD = "Harbor" + "7741" + "!"
 
 def found(text: str, *kinds: str) -> list[tuple[str, str]]:
     """The names and the texts of what is found."""
-    return [(one.name, text[one.start : one.end]) for one in find(text, kinds or ("secret", "personal"))]  # type: ignore[arg-type]
+    return [(item.name, text[item.start : item.end]) for item in find(text, kinds or ("secret", "personal"))]  # type: ignore[arg-type]
 
 
 PROVIDERS = {
@@ -125,8 +125,8 @@ def test_card_number_inside_a_digest_is_not_flagged() -> None:
 
 def test_only_requested_kinds_are_found() -> None:
     text = f"{GITHUB} of {samples.email(RNG)}"
-    assert [one.kind for one in find(text)] == ["secret", "personal"]
-    assert [one.kind for one in find(text, ("personal",))] == ["personal"]
+    assert [item.kind for item in find(text)] == ["secret", "personal"]
+    assert [item.kind for item in find(text, ("personal",))] == ["personal"]
     assert find(text, ()) == []
 
 
@@ -208,9 +208,9 @@ def test_labelled_set_is_found_without_a_false_alarm() -> None:
     labelled = hits = 0
     for sample in samples.samples(seed=2, rounds=1):
         findings = find(sample.text)
-        assert {one.name for one in findings} <= set(FINDING_NAMES)
+        assert {finding.name for finding in findings} <= set(FINDING_NAMES)
         for label in sample.labels:
-            covered = sum(max(0, min(one.end, label.end) - max(one.start, label.start)) for one in findings)
+            covered = sum(max(0, min(finding.end, label.end) - max(finding.start, label.start)) for finding in findings)
             labelled += 1
             hits += covered >= 0.9 * (label.end - label.start)
         if not sample.labels:
@@ -239,7 +239,7 @@ SHORT, LONG = (
     ],
 )
 def test_hashes_of_passwords_are_found(text: str) -> None:
-    assert [one.name for one in find(text)] == ["password_hash"]
+    assert [item.name for item in find(text)] == ["password_hash"]
 
 
 def test_our_own_tokens_are_found() -> None:
@@ -247,9 +247,9 @@ def test_our_own_tokens_are_found() -> None:
 
 
 def test_okta_tokens_and_putty_keys_are_found() -> None:
-    assert [one.name for one in find(f"okta: 00{LONG[:40]}")] == ["okta_token"]
+    assert [item.name for item in find(f"okta: 00{LONG[:40]}")] == ["okta_token"]
     assert find(f"build 00{LONG[:40]}") == []
-    assert [one.name for one in find(f"Private-Lines: 1\n{LONG[:44]}")] == ["private_key"]
+    assert [item.name for item in find(f"Private-Lines: 1\n{LONG[:44]}")] == ["private_key"]
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ INDEX = ToolIndex(TOOLS)
 
 
 def first(query: str, visible: bytes | None = None) -> str:
-    found = INDEX.search(query, 1, visible)
-    return TOOLS[found[0][0]].name if found else ""
+    match = INDEX.search(query, 1, visible)
+    return TOOLS[match[0][0]].name if match else ""
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_tool_is_found_by_purpose(query: str, tool: str) -> None:
 
 
 def test_hidden_tools_are_not_found() -> None:
-    shown = bytes(tool.name != "write_file" for tool in TOOLS)
+    result = bytes(tool.name != "write_file" for tool in TOOLS)
     assert first("write a file") == "write_file"
-    assert first("write a file", shown) == "read_file"
+    assert first("write a file", result) == "read_file"
     assert INDEX.search("write a file", 10, bytes(len(TOOLS))) == []
 
 
@@ -82,7 +82,7 @@ def test_results_of_earlier_queries_do_not_use_up_the_limit() -> None:
 def test_tools_listed_first_by_a_server_rank_higher() -> None:
     add = ToolDocument("add_slide", "", "Put a slide at the end.", server="decks")
     recolor = ToolDocument("recolor_slide", "", "Give a slide, or each slide, a colour.", server="decks")
-    alone = [ToolDocument(one.name, one.title, one.description) for one in (add, recolor)]
+    alone = [ToolDocument(item.name, item.title, item.description) for item in (add, recolor)]
     # It has changed, so it was seen last.
     again = ToolDocument("add_slide", "", "Put a slide at the end!", server="decks", position=0)
     late = ToolDocument(recolor.name, "", recolor.description, server="decks", position=1)

@@ -40,8 +40,8 @@ def forge() -> Server:
     async def import_history(ctx: Context, repo: str) -> str:
         """Bring in commits from elsewhere."""
         await ctx.report_progress(1, 2, "half")
-        said = await ctx.elicit(f"Really {repo}?", bool)
-        return f"{said.action} {said.data}"
+        result = await ctx.elicit(f"Really {repo}?", bool)
+        return f"{result.action} {result.data}"
 
     @server.tool
     async def wait_for_build(ctx: Context) -> str:
@@ -103,18 +103,18 @@ async def test_tools_are_found_and_called_at_every_revision(server: Server, revi
         assert await names(client) == ["find_tools", "call_tool"]
         line = f"{start}create_issue(repo: str, title: str, labels: list[str] | None = None) -> dict[str, str]"
         assert line in await found(client, "open an issue")
-        told = await client.call_tool(
+        result = await client.call_tool(
             "call_tool", {"name": f"{start}create_issue", "arguments": {"repo": "a", "title": "b"}}
         )
-        assert told.text == '{"url":"a/b"}'
+        assert result.text == '{"url":"a/b"}'
         if revision >= "2025-06-18":
             progress: list[float] = []
-            told = await client.call_tool(
+            result = await client.call_tool(
                 "call_tool",
                 {"name": f"{start}import_history", "arguments": {"repo": "a"}},
-                progress_handler=lambda one, *_: progress.append(one),
+                progress_handler=lambda item, *_: progress.append(item),
             )
-            assert (told.text, progress[:1]) == ("accept True", [1])
+            assert (result.text, progress[:1]) == ("accept True", [1])
 
 
 async def test_search_tools_have_no_output_schema(server: Server) -> None:
@@ -132,8 +132,8 @@ async def test_hidden_tools_are_indistinguishable_from_missing_ones(server: Serv
     async with Client(face, principal=GUEST) as client:
         assert await names(client) == ["find_tools", "call_tool"]
         for detail in ("signature", "schema"):
-            told = await found(client, ["remove a repository", "delete repository for good"], detail=detail, limit=25)
-            assert "deleteRepository" not in told and "create_issue" in told
+            result = await found(client, ["remove a repository", "delete repository for good"], detail=detail, limit=25)
+            assert "deleteRepository" not in result and "create_issue" in result
         refusals = []
         for name in ("deleteRepository", "deleteRepositorz"):
             with pytest.raises(ToolError) as refused:
@@ -206,8 +206,8 @@ async def test_wrong_arguments_are_answered_with_the_schema_and_a_wrong_name_wit
         with pytest.raises(ToolError, match="Missing argument 'name'"):
             await client.call_tool("call_tool", {"tool": "x"})
         # Some models write the object as a text.
-        told = await client.call_tool("call_tool", {"name": f"{start}deleteRepository", "arguments": '{"repo": "a"}'})
-        assert told.text == "deleted a"
+        result = await client.call_tool("call_tool", {"name": f"{start}deleteRepository", "arguments": '{"repo": "a"}'})
+        assert result.text == "deleted a"
 
 
 async def test_cancelled_call_ends_the_tool() -> None:
@@ -371,8 +371,8 @@ async def asked(app: Any, path: str) -> list[str]:
 
     async with asyncio.timeout(20):
         await app(scope, receive, send)
-    said = msgspec.json.decode(b"".join(one.get("body", b"") for one in sent))
-    return [tool["name"] for tool in said["result"]["tools"]]
+    data = msgspec.json.decode(b"".join(item.get("body", b"") for item in sent))
+    return [tool["name"] for tool in data["result"]["tools"]]
 
 
 async def test_asgi_application_serves_tool_search_and_code_mode() -> None:
@@ -398,8 +398,8 @@ async def test_gateway_view_has_a_tool_search_endpoint() -> None:
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
 async def test_confirmation_names_the_called_tool(server: Server, revision: Any) -> None:
-    said = {"rule": [{"tool": "*"}], "require": [{"tool": "*.delete*", "confirm": "Delete {arguments.repo}?"}]}
-    access_settings.apply(server, access_settings.read(said))
+    message = {"rule": [{"tool": "*"}], "require": [{"tool": "*.delete*", "confirm": "Delete {arguments.repo}?"}]}
+    access_settings.apply(server, access_settings.read(message))
     questions: list[str] = []
 
     async def answer(params: Any, *_: Any) -> Any:

@@ -164,8 +164,8 @@ async def test_app_metadata_matches_the_extension_schemas() -> None:
         for entry in await client.list_resources():
             (read,) = await client.read_resource(str(entry.uri))
             assert (read.mime_type, entry.mime_type) == (APP_MIME_TYPE, APP_MIME_TYPE)
-            for one in (entry, read):
-                check("McpUiResourceMeta", one.meta["ui"])
+            for item in (entry, read):
+                check("McpUiResourceMeta", item.meta["ui"])
     check("McpUiClientCapabilities", APPS_CLIENT_CAPABILITY[APPS_EXTENSION])
     with pytest.raises(jsonschema_rs.ValidationError):
         check("McpUiResourceMeta", {"csp": {"connect": []}})

@@ -33,10 +33,10 @@ def server() -> tuple[Server, list[int]]:
         async def first() -> Any:
             return (await ctx.elicit("first?", str)).data
 
-        one = await ctx.step("one", first)
+        result = await ctx.step("one", first)
         two = (await ctx.elicit("second?", str)).data
         three = (await ctx.elicit("third?", str)).data
-        return [one, two, three]
+        return [result, two, three]
 
     return made, reserved
 

@@ -94,12 +94,12 @@ async def test_each_hook_receives_its_method_and_may_change_it(revision: str) ->
 
         async def on_list_tools(self, context: MiddlewareContext, call_next: Any) -> Any:
             listed = await call_next(context)
-            listed.tools = [one for one in listed.tools if one.name == "count"]
+            listed.tools = [tool for tool in listed.tools if tool.name == "count"]
             return listed
 
     server, ran = made(Watching())
     async with Client(server, protocol_version=revision) as client:
-        assert [one.name for one in await client.list_tools()] == ["count"]
+        assert [tool.name for tool in await client.list_tools()] == ["count"]
         assert (await client.call_tool("count", {"n": 1})).content[0].text == "1"
     assert ran == [5]
     assert {"tools/list", "tools/call"} <= set(seen)
@@ -117,9 +117,9 @@ async def test_results_are_kept_for_a_principal() -> None:
 async def test_long_result_is_cut_off() -> None:
     server, _ = made(ResponseLimitingMiddleware(10))
     async with Client(server) as client:
-        said = await client.call_tool("long")
-        assert said.content[0].text == "x" * 10
-        assert "1,000 characters" in said.content[1].text
+        result = await client.call_tool("long")
+        assert result.content[0].text == "x" * 10
+        assert "1,000 characters" in result.content[1].text
 
 
 async def test_retry_middleware_retries_connection_errors() -> None:
@@ -129,12 +129,14 @@ async def test_retry_middleware_retries_connection_errors() -> None:
 
 
 async def test_errors_are_reported_and_requests_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    told: list[Any] = []
-    server, _ = made(ErrorHandlingMiddleware(lambda error, context: told.append(context.name)), LoggingMiddleware())
+    notifications: list[Any] = []
+    server, _ = made(
+        ErrorHandlingMiddleware(lambda error, context: notifications.append(context.name)), LoggingMiddleware()
+    )
     with caplog.at_level(logging.INFO, "portico.requests"):
         async with Client(server) as client:
             with pytest.raises(ToolError):
                 await client.call_tool("flaky")
             await client.call_tool("count")
-    assert told == ["flaky"]
+    assert notifications == ["flaky"]
     assert any("tools/call count: ok in" in record.getMessage() for record in caplog.records)

@@ -108,10 +108,10 @@ def test_copied_tool_has_a_separate_definition() -> None:
     first = LazyTool(lambda: add, name="add")
     other = copy(first)
     other.name = "sum"
-    other.update_definition(lambda said: replace(said, name="sum"))
+    other.update_definition(lambda message: replace(message, name="sum"))
     assert (first.definition.name, other.definition.name) == ("add", "sum")
     assert (first.name, other.name) == ("add", "sum")
-    other.update_definition(lambda said: replace(said, title="Sum"))
+    other.update_definition(lambda message: replace(message, title="Sum"))
     assert other.definition.title == "Sum"
 
 

@@ -53,7 +53,7 @@ async def test_long_list_comes_in_pages(connect: Connect, revision: str, method:
     names, sizes, params = [], [], {}
     while True:
         page = (await wire.request_as(revision, method, params))["result"]
-        names += [one["name"] for one in page[LISTS[method]]]
+        names += [item["name"] for item in page[LISTS[method]]]
         sizes.append(len(page[LISTS[method]]))
         if "nextCursor" not in page:
             break
@@ -159,8 +159,8 @@ async def test_cursor_belongs_to_its_list(connect: Connect, revision: str) -> No
     cursors = {method: (await wire.request_as(revision, method))["result"]["nextCursor"] for method in LISTS}
     for method in LISTS:
         for other, cursor in cursors.items():
-            said = await wire.request_as(revision, method, {"cursor": cursor})
-            assert ("result" in said) == (other == method), (method, other)
+            response = await wire.request_as(revision, method, {"cursor": cursor})
+            assert ("result" in response) == (other == method), (method, other)
 
 
 @pytest.mark.requirement("pagination.cursor-own-list")
@@ -176,8 +176,10 @@ async def test_cursor_belongs_to_its_list(connect: Connect, revision: str) -> No
 async def test_cursor_is_valid_in_other_processes(connect: Connect, one: Any, other: Any, known: bool) -> None:
     """basic, Statelessness: two objects stand for two processes."""
     cursor = await cursor_of(connect(full(4, **{"list_page_size": 2, **one})))
-    said = await connect(full(4, **{"list_page_size": 2, **other})).request_stateless("tools/list", {"cursor": cursor})
-    assert ("result" in said) == known
+    response = await connect(full(4, **{"list_page_size": 2, **other})).request_stateless(
+        "tools/list", {"cursor": cursor}
+    )
+    assert ("result" in response) == known
 
 
 def test_pages_of_a_list_are_cut_from_one_list(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,10 +222,10 @@ async def test_order_is_the_order_of_adding(revision: str) -> None:
     for name in names:
         server.tool(name)(lambda: "")
     async with Client(server, protocol_version=revision) as client:
-        assert [one.name for one in await client.list_tools()] == names
+        assert [tool.name for tool in await client.list_tools()] == names
         server.remove("b")
         server.tool("b")(lambda: "")
-        assert [one.name for one in await client.list_tools()] == ["m", "Z", "a1", "a", "0", "b"]
+        assert [tool.name for tool in await client.list_tools()] == ["m", "Z", "a1", "a", "0", "b"]
 
 
 # Bytes
@@ -262,9 +264,9 @@ async def test_change_of_one_list_leaves_the_others() -> None:
 async def test_each_revision_has_its_own_bytes() -> None:
     server = Server("s")
     server.tool(name="t", title="T", annotations={"readOnlyHint": True})(lambda: "")
-    said = {revision: bytes(await listed(server, revision)) for revision in SUPPORTED_PROTOCOL_VERSIONS}
-    assert b'"annotations"' not in said["2024-11-05"]
-    assert b'"title":"T"' not in said["2025-03-26"]
-    assert b'"title":"T"' in said["2025-06-18"]
-    assert b'"resultType"' not in said["2025-11-25"]
-    assert said["2026-07-28"].startswith(b'{"resultType":"complete"')
+    message = {revision: bytes(await listed(server, revision)) for revision in SUPPORTED_PROTOCOL_VERSIONS}
+    assert b'"annotations"' not in message["2024-11-05"]
+    assert b'"title":"T"' not in message["2025-03-26"]
+    assert b'"title":"T"' in message["2025-06-18"]
+    assert b'"resultType"' not in message["2025-11-25"]
+    assert message["2026-07-28"].startswith(b'{"resultType":"complete"')

@@ -175,8 +175,8 @@ async def test_tool_error_outside_tools_call_is_a_protocol_error(
     wire = connect(greeting(middleware=[closed]))
     if revision != "2026-07-28":
         await wire.initialize(revision)
-    said = await wire.request_as(revision, method, params)
-    assert "Closed for today." in said["error"]["message"]
+    response = await wire.request_as(revision, method, params)
+    assert "Closed for today." in response["error"]["message"]
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)

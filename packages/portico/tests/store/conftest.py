@@ -54,15 +54,15 @@ def url(request: pytest.FixtureRequest) -> str:
     """A database that is empty."""
     if request.param == "memory":
         return "sqlite:///:memory:"
-    found: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
-    return found
+    response: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
+    return response
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def shared_url(request: pytest.FixtureRequest) -> str:
     """One that several processes can open."""
-    found: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
-    return found
+    response: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
+    return response
 
 
 @pytest.fixture

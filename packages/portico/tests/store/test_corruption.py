@@ -45,15 +45,15 @@ def zeroes(data: bytearray, chance: random.Random) -> None:
 
 
 def swapped(data: bytearray, chance: random.Random) -> None:
-    one, other = (chance.randrange(1, len(data) // PAGE) * PAGE for _ in range(2))
-    data[one : one + PAGE], data[other : other + PAGE] = data[other : other + PAGE], data[one : one + PAGE]
+    item, other = (chance.randrange(1, len(data) // PAGE) * PAGE for _ in range(2))
+    data[item : item + PAGE], data[other : other + PAGE] = data[other : other + PAGE], data[item : item + PAGE]
 
 
 def halves(data: bytearray, chance: random.Random) -> None:
     """As a disk whose blocks are smaller than a page may mix them up."""
     half = PAGE // 2
-    one, other = (chance.randrange(1, len(data) // half) * half for _ in range(2))
-    data[one : one + half], data[other : other + half] = data[other : other + half], data[one : one + half]
+    item, other = (chance.randrange(1, len(data) // half) * half for _ in range(2))
+    data[item : item + half], data[other : other + half] = data[other : other + half], data[item : item + half]
 
 
 def cut(data: bytearray, chance: random.Random) -> None:
@@ -166,7 +166,7 @@ async def test_file_of_no_bytes_is_reported(tmp_path: Path, caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING, "portico"):
         async with Database(path) as database:
             await database.write(lambda tx: tx.execute("create table one (id bigint)"))
-    assert [f"{path} is empty and becomes a new store" in one.getMessage() for one in caplog.records] == [True]
+    assert [f"{path} is empty and becomes a new store" in record.getMessage() for record in caplog.records] == [True]
 
 
 async def test_path_of_a_new_database_needs_no_scheme(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

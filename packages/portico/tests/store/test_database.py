@@ -107,12 +107,12 @@ def test_every_error_is_an_error_of_ours() -> None:
 
 async def test_row_becomes_a_struct(db: Database) -> None:
     id = await db.write(lambda tx: add(tx, "a", count=3, weight=1.5, done=True, detail=encode_json_column(Detail(7))))
-    found = await db.read(
+    message = await db.read(
         lambda tx: tx.fetch_one(
             Item, "select id, name, count, weight, done, detail from item where id = :id", {"id": id}
         )
     )
-    assert found == Item(id, "a", 3, 1.5, True, Detail(7))
+    assert message == Item(id, "a", 3, 1.5, True, Detail(7))
 
 
 async def test_null_columns_and_unselected_fields_use_defaults(db: Database) -> None:
@@ -127,8 +127,8 @@ async def test_raw_json_is_stored_unchanged(db: Database) -> None:
 
     await db.write(lambda tx: add(tx, "a", detail='{"b" : 1,  "a": 2.0}'))
     await db.write(lambda tx: add(tx, "b"))
-    found = await db.read(lambda tx: tx.fetch_all(Kept, "select name, detail from item order by id"))
-    assert [bytes(one.detail) for one in found] == [b'{"b" : 1,  "a": 2.0}', b""]
+    message = await db.read(lambda tx: tx.fetch_all(Kept, "select name, detail from item order by id"))
+    assert [bytes(item.detail) for item in message] == [b'{"b" : 1,  "a": 2.0}', b""]
 
 
 async def test_json_can_be_lists_and_open_values(db: Database) -> None:
@@ -154,8 +154,14 @@ async def test_plain_values_of_every_kind(db: Database) -> None:
 
     big = 2**62 + 1
     await db.write(lambda tx: add(tx, "red", count=big, picture=b"\x00\xff", weight=3.0))
-    found = await db.read(lambda tx: tx.fetch_one(Kinds, "select name, count, picture, done, weight from item"))
-    assert (found.name, found.count, found.picture, found.done, found.weight) == (Colour.RED, big, b"\0\xff", False, 3)
+    message = await db.read(lambda tx: tx.fetch_one(Kinds, "select name, count, picture, done, weight from item"))
+    assert (message.name, message.count, message.picture, message.done, message.weight) == (
+        Colour.RED,
+        big,
+        b"\0\xff",
+        False,
+        3,
+    )
     assert (await db.read(lambda tx: tx.fetch_one(Narrow, "select name from item"))).name == "red"
 
 
@@ -210,10 +216,10 @@ async def test_parameters_by_name_and_by_position(db: Database) -> None:
     await db.write(
         lambda tx: tx.execute("insert into item (name, count) values (:n, :c)", {"n": "b", "c": 2, "unused": 1})
     )
-    found = await db.read(
+    message = await db.read(
         lambda tx: tx.fetch_all(str, "select name from item where count = :c or name = :n", {"c": 1, "n": "a"})
     )
-    assert found == ["a"]
+    assert message == ["a"]
 
 
 async def test_placeholders_in_quotes_and_comments_are_not_parameters(db: Database) -> None:
@@ -350,10 +356,10 @@ async def test_locking_clauses_are_understood(db: Database) -> None:
     await db.write(lambda tx: add(tx, "a"))
     sql = "select name from item where done = false order by id limit 1 for update{}"
     for suffix in ("", " skip locked", " nowait", " of item skip locked"):
-        found = await db.write(
+        response = await db.write(
             lambda tx, suffix=suffix: tx.fetch_all(str, sql.format(suffix)), isolation="read committed"
         )
-        assert found == ["a"]
+        assert response == ["a"]
 
 
 async def test_like_minds_case_and_text_is_ordered_by_its_bytes(db: Database) -> None:
@@ -703,8 +709,8 @@ async def test_write_that_is_cancelled_while_it_waits_for_a_lock_is_not_stored(
             # On PostgreSQL each waits within its function, on SQLite the first one waits for all of them.
             for _ in writes if db.engine == "postgresql" else writes[:1]:
                 assert await asyncio.to_thread(tried.acquire, True, TIMEOUT_SECONDS)
-            for one in writes[::2]:
-                one.cancel()
+            for write in writes[::2]:
+                write.cancel()
             await asyncio.wait(writes[::2])
         assert await asyncio.gather(*writes[1::2]) == [1, 1, 1]
     async with Database(shared_url) as db:

@@ -26,13 +26,13 @@ TABLES = "create table one (id bigint primary key, text text not null); create t
 async def test_commit_waits_for_the_disk(sqlite_url: str) -> None:
     """The power cannot be cut in a test; that SQLite was told what to do can be seen."""
     async with Database(sqlite_url) as db:
-        told = await db.write(
+        response = await db.write(
             lambda tx: [
                 tx.fetch_one(str, "pragma journal_mode"),
                 *(tx.fetch_one(int, f"pragma {name}") for name in ("synchronous", "fullfsync", "foreign_keys")),
             ]
         )
-    assert told == ["wal", 2, 1, 1]
+    assert response == ["wal", 2, 1, 1]
 
 
 async def test_new_store_has_large_pages_and_existing_is_unchanged(tmp_path: Path) -> None:
@@ -79,11 +79,11 @@ async def test_wal_checkpoint_runs_after_the_response(tmp_path: Path) -> None:
 
 async def whole_pairs(db: Database) -> set[int]:
     """The ids that are there; each twice, or something was half written."""
-    one, other = await db.read(
+    item, other = await db.read(
         lambda tx: (tx.fetch_all(int, "select id from one"), tx.fetch_all(int, "select id from other")),
     )
-    assert sorted(one) == sorted(other)
-    return set(one)
+    assert sorted(item) == sorted(other)
+    return set(item)
 
 
 async def test_killed_process_loses_no_acknowledged_write(shared_url: str, spawn: Callable[..., Any]) -> None:
@@ -158,9 +158,9 @@ async def test_crashed_database_server_loses_no_acknowledged_write(lonely_server
             await asyncio.to_thread(lonely_server.stop, signal.SIGQUIT)
             await asyncio.to_thread(lonely_server.start)
         await asyncio.gather(*writers)
-        found = await whole_pairs(db)
-    assert acknowledged <= found
-    assert found - acknowledged <= unknown
+        result = await whole_pairs(db)
+    assert acknowledged <= result
+    assert result - acknowledged <= unknown
     assert len(acknowledged) + len(unknown) == 8 * 150
 
 

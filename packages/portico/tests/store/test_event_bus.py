@@ -274,10 +274,10 @@ async def test_copy_of_a_packet_is_not_received_again(postgres_url: str, notify:
         await asyncio.to_thread(notify, copied[0].replace("once", "more"))
         await tell(theirs, "item", "end")
         # A copy is a hint at most: it has no payload.
-        found = [await next_of(events)]
-        while found[-1].payload != "end":
-            found.append(await next_of(events))
-        assert {one.payload for one in found} <= {"", "end"}
+        results = [await next_of(events)]
+        while results[-1].payload != "end":
+            results.append(await next_of(events))
+        assert {one.payload for one in results} <= {"", "end"}
 
 
 def test_old_packet_and_one_of_a_lower_number_are_hints_without_payloads() -> None:
@@ -286,9 +286,9 @@ def test_old_packet_and_one_of_a_lower_number_are_hints_without_payloads() -> No
 
     def opened(number: int, age: float = 0.0) -> list[Event]:
         made = event_bus.EventPacket("sender", [Event("item", "payload")], number, time.time() - age)
-        found = theirs.open(ours.sign(msgspec.json.encode(made)))
-        assert found is not None
-        return found.events
+        result = theirs.open(ours.sign(msgspec.json.encode(made)))
+        assert result is not None
+        return result.events
 
     assert opened(2) == [Event("item", "payload")]
     assert opened(2) == opened(1) == [Event("item")]
@@ -314,8 +314,8 @@ def test_packets_from_before_a_gap_are_hints_without_payloads() -> None:
     ours, theirs = event_bus.PacketSignatures(keys), event_bus.PacketSignatures(keys)
     missed = ours.sign(packet(Event("item", "missed")))
     theirs.reset()
-    found = theirs.open(missed), theirs.open(ours.sign(packet(Event("item", "later"), number=2)))
-    assert [one and one.events for one in found] == [[Event("item")], [Event("item", "later")]]
+    result = theirs.open(missed), theirs.open(ours.sign(packet(Event("item", "later"), number=2)))
+    assert [item and item.events for item in result] == [[Event("item")], [Event("item", "later")]]
 
 
 async def test_unsigned_packet_has_only_topics(

@@ -32,8 +32,8 @@ def test_key_file_is_next_to_the_database_with_owner_only_mode(tmp_path: Path) -
 def test_processes_that_start_together_have_one_key(tmp_path: Path) -> None:
     store = str(tmp_path / "store.db")
     with ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda _: load_keys("sqlite", store), range(64)))
-    assert all(one == found[0] for one in found)
+        results = list(pool.map(lambda _: load_keys("sqlite", store), range(64)))
+    assert all(item == results[0] for item in results)
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o666])

@@ -66,10 +66,10 @@ async def test_histories_do_not_know_each_other(url: str, folder: Path, tmp_path
     async with Database(url) as db:
         assert await db.migrate("notes", folder) == ["0001_note"]
         assert await db.migrate("others", other) == ["0001_other"]
-        found = await db.read(
+        message = await db.read(
             lambda tx: tx.fetch_all(tuple[str, int], "select history, number from portico_migration order by 1")
         )
-        assert found == [("notes", 1), ("others", 1)]
+        assert message == [("notes", 1), ("others", 1)]
 
 
 async def test_failed_migration_is_rolled_back_and_earlier_ones_remain(url: str, folder: Path) -> None:
@@ -106,8 +106,8 @@ async def test_older_release_works_after_additive_migrations(url: str, folder: P
 def test_migrations_named_adds_only_add() -> None:
     adds = re.compile(r"create (table|index) .*|alter table \w+ add column \w+ (?!.*not null(?!.*default)).*", re.S)
     for path in ROOT.glob("packages/*/src/**/migrations/*_adds_*.sql"):
-        statements = [one.strip() for one in re.sub(r"--.*", "", path.read_text()).split(";")]
-        assert all(adds.fullmatch(one) for one in statements if one), path
+        statements = [statement.strip() for statement in re.sub(r"--.*", "", path.read_text()).split(";")]
+        assert all(adds.fullmatch(statement) for statement in statements if statement), path
 
 
 async def test_file_that_was_edited_after_it_was_applied_is_rejected(url: str, folder: Path) -> None:

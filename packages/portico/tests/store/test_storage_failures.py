@@ -415,8 +415,8 @@ async def test_killed_process_releases_its_locks(postgres_url: str, monkeypatch:
 
 
 async def test_server_may_say_how_long_one_may_be_silent(postgres_url: str) -> None:
-    said = f"{postgres_url}&options=-c%20idle_in_transaction_session_timeout%3D7s"
-    for url, lasting in ((postgres_url, "1min"), (said, "7s")):
+    text = f"{postgres_url}&options=-c%20idle_in_transaction_session_timeout%3D7s"
+    for url, lasting in ((postgres_url, "1min"), (text, "7s")):
         async with Database(url) as db:
             assert await db.read(lambda tx: tx.fetch_one(str, "show idle_in_transaction_session_timeout")) == lasting
 

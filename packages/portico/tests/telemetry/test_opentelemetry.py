@@ -47,22 +47,22 @@ def _make_calls(folder: Path, env: dict[str, str]) -> None:
 
 
 def _post(url: str, meta: dict[str, Any], headers: dict[str, str]) -> None:
-    said = {
+    message = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": {},
         **meta,
     }
-    params = {"name": "double", "arguments": {"n": 1}, "_meta": said}
+    params = {"name": "double", "arguments": {"n": 1}, "_meta": message}
     body = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params})
-    known = {
+    known_names = {
         "content-type": "application/json",
         "accept": "application/json, text/event-stream",
         "mcp-protocol-version": "2026-07-28",
         "mcp-method": "tools/call",
         "mcp-name": "double",
     }
-    asked = urllib.request.Request(url, body.encode(), {**known, **headers})
-    with urllib.request.urlopen(asked, timeout=30) as answer:
+    result = urllib.request.Request(url, body.encode(), {**known_names, **headers})
+    with urllib.request.urlopen(result, timeout=30) as answer:
         assert json.load(answer)["result"]["structuredContent"] == {"result": 2}
 
 
@@ -71,15 +71,15 @@ def _named(kept: Receiver, service: str, name: str) -> list[Any]:
 
 
 def test_one_call_is_one_trace_from_the_client_through_the_gateway_to_the_server(seen: Receiver) -> None:
-    (asked,) = _named(seen, "portico", "tools/call up_double")
+    (request,) = _named(seen, "portico", "tools/call up_double")
     (entered,) = _named(seen, "gate", "tools/call up_double")
     (passed,) = [span for span in _named(seen, "gate", "tools/call double") if span.kind == CLIENT]
-    (answered,) = [span for span in _named(seen, "watched", "tools/call double") if span.trace_id == asked.trace_id]
-    assert (asked.kind, entered.kind, passed.kind, answered.kind) == (CLIENT, SERVER, CLIENT, SERVER)
-    assert entered.parent_span_id == asked.span_id
+    (answered,) = [span for span in _named(seen, "watched", "tools/call double") if span.trace_id == request.trace_id]
+    assert (request.kind, entered.kind, passed.kind, answered.kind) == (CLIENT, SERVER, CLIENT, SERVER)
+    assert entered.parent_span_id == request.span_id
     assert passed.parent_span_id == entered.span_id
     assert answered.parent_span_id == passed.span_id
-    assert {span.trace_id for span in (asked, entered, passed, answered)} == {asked.trace_id}
+    assert {span.trace_id for span in (request, entered, passed, answered)} == {request.trace_id}
 
 
 def test_server_span_follows_the_conventions(seen: Receiver) -> None:
@@ -117,9 +117,9 @@ def test_exception_is_recorded_with_its_error_id(seen: Receiver) -> None:
     "service, name", [("watched", "mcp.server.operation.duration"), ("gate", "mcp.client.operation.duration")]
 )
 def test_durations_are_measured_in_seconds(seen: Receiver, service: str, name: str) -> None:
-    found = [one for whose, one in seen.metrics if (whose, one.name) == (service, name)]
-    assert found[-1].unit == "s"
-    points = {attributes(point).get("gen_ai.tool.name"): point for point in found[-1].histogram.data_points}
+    results = [one for whose, one in seen.metrics if (whose, one.name) == (service, name)]
+    assert results[-1].unit == "s"
+    points = {attributes(point).get("gen_ai.tool.name"): point for point in results[-1].histogram.data_points}
     assert points["double"].count >= 1
     assert points["double"].explicit_bounds[0] == 0.01
 
@@ -128,8 +128,8 @@ def test_durations_are_measured_in_seconds(seen: Receiver, service: str, name: s
     "service, name", [("watched", "mcp.server.session.duration"), ("older", "mcp.client.session.duration")]
 )
 def test_sessions_are_measured_from_both_ends(seen: Receiver, service: str, name: str) -> None:
-    found = [one for whose, one in seen.metrics if (whose, one.name) == (service, name)]
-    points = [point for one in found for point in one.histogram.data_points]
+    results = [item for whose, item in seen.metrics if (whose, item.name) == (service, name)]
+    points = [point for item in results for point in item.histogram.data_points]
     assert points
     assert {attributes(point)["network.transport"] for point in points} == {"tcp"}
     assert all(point.count >= 1 and point.sum > 0 for point in points)

@@ -92,11 +92,11 @@ def test_handshake_log_line_has_the_client(lines: list[dict[str, Any]]) -> None:
 
 
 def _on_stdio(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    said = "".join(json.dumps(one) + "\n" for one in (HELLO, READY, CALL))
+    result = "".join(json.dumps(item) + "\n" for item in (HELLO, READY, CALL))
     clean = {name: value for name, value in os.environ.items() if name != "PORTICO_LOG_LEVEL"}
     return subprocess.run(
         [*PORTICO, "serve", str(SERVED), *words],
-        input=said,
+        input=result,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,
@@ -120,18 +120,18 @@ def test_trace_is_debug_over_http_as_on_stdio(tmp_path: Path) -> None:
     log = tmp_path / "err"
     with serving(SERVED, log=log, PORTICO_LOG_LEVEL="trace") as url:
         call(url, "double", "n=2")
-    for said in (
+    for message in (
         "incoming message: tools/call",
         "handler invocation: tools/call double at 2026-07-28",
         "performance: ",
     ):
-        assert said in log.read_text()
+        assert message in log.read_text()
 
 
 def test_unknown_log_level_error_is_one_sentence() -> None:
     done = _on_stdio("--log-level", "loud")
-    known = "debug, info, warning, error, critical"
-    assert (done.returncode, done.stderr) == (2, f"portico: --log-level must be one of {known}, got 'loud'\n")
+    error = "debug, info, warning, error, critical"
+    assert (done.returncode, done.stderr) == (2, f"portico: --log-level must be one of {error}, got 'loud'\n")
 
 
 def test_on_a_terminal_a_server_over_http_shows_its_requests(tmp_path: Path) -> None:
@@ -198,10 +198,10 @@ def test_log_of_a_command_is_escaped(tmp_path: Path, words: list[str]) -> None:
         f"@server.tool\ndef double(n: int) -> int:\n    raise ValueError({HOSTILE!r})\n"
         f"logging.getLogger('portico.mine').warning('%s', {HOSTILE!r})\n"
     )
-    said = "".join(json.dumps(one) + "\n" for one in (HELLO, READY, CALL))
+    result = "".join(json.dumps(item) + "\n" for item in (HELLO, READY, CALL))
     environment = {name: value for name, value in os.environ.items() if name != "PORTICO_LOG_LEVEL"}
     done = subprocess.run(
-        [*PORTICO, "serve", str(file), *words], input=said.encode(), capture_output=True, timeout=TIMEOUT_SECONDS,
+        [*PORTICO, "serve", str(file), *words], input=result.encode(), capture_output=True, timeout=TIMEOUT_SECONDS,
         env=environment,
     )  # fmt: skip
     log = done.stderr.decode()

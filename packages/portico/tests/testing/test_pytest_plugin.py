@@ -119,9 +119,9 @@ def test_mistakes_are_reported_in_a_sentence(tmp_path: Path) -> None:
     )
     assert "unknown protocol version '2020-01-01' (expected one of 2024-11-05" in run(tmp_path).stdout
     (tmp_path / "test_one.py").write_text("def test_one(portico_sync_client): ...\n")
-    said = run(tmp_path).stdout
-    assert "no server is configured: set portico_server" in said
-    assert "Traceback" not in said
+    output = run(tmp_path).stdout
+    assert "no server is configured: set portico_server" in output
+    assert "Traceback" not in output
 
 
 def test_plugin_is_not_imported_by_unrelated_projects(tmp_path: Path) -> None:

@@ -333,7 +333,7 @@ def test_client_that_does_not_read_is_not_read_from_and_memory_stays_bounded(
 
 def test_input_from_a_file_is_served_to_its_end(script: Path, tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
-    source.write_text("".join(json.dumps(one) + "\n" for one in [*HELLO, PING, call(1, "echo", text="x")]))
+    source.write_text("".join(json.dumps(item) + "\n" for item in [*HELLO, PING, call(1, "echo", text="x")]))
     target = tmp_path / "out.jsonl"
     with source.open("rb") as stdin, target.open("wb") as stdout:
         done = subprocess.run([sys.executable, str(script)], stdin=stdin, stdout=stdout, timeout=20, check=False)
@@ -349,5 +349,5 @@ def test_lines_are_the_same_however_the_bytes_arrive() -> None:
     assert expected == [b"one", b"two", None, b"four"]
     for size in range(1, len(data)):
         split = LineDecoder(max_line_bytes=20)
-        found = [line for start in range(0, len(data), size) for line in split.feed(data[start : start + size])]
-        assert found == expected
+        results = [line for start in range(0, len(data), size) for line in split.feed(data[start : start + size])]
+        assert results == expected

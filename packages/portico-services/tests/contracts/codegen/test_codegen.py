@@ -87,8 +87,8 @@ def test_client_and_its_use_type_check(generated: Path) -> None:
 
 def test_misuse_does_not_type_check(generated: Path) -> None:
     (generated / "misuse.py").write_text(MISUSE)
-    said = type_checked(generated, "misuse.py")
-    assert [int(line.split(":")[1]) for line in said.splitlines() if ": error:" in line] == [5, 6, 7, 8, 9, 10]
+    result = type_checked(generated, "misuse.py")
+    assert [int(line.split(":")[1]) for line in result.splitlines() if ": error:" in line] == [5, 6, 7, 8, 9, 10]
 
 
 async def test_client_works_against_a_live_server(generated: Path, shop: Server) -> None:

@@ -191,7 +191,7 @@ def test_client_works_against_a_live_server(packages: node.Packages, project: Pa
 
 def test_every_word_of_our_own_service_type_checks(compiled: Compile) -> None:
     contracts = (ROOT / "docs/specifications/contracts/contracts.lock").read_text()
-    listed = [one["definition"] for one in json.loads(contracts)["tools"].values()]
+    listed = [tool["definition"] for tool in json.loads(contracts)["tools"].values()]
     assert compiled({"own.ts": written(contract_from_tools(listed, server="contracts", version="1.0.0"))}) == ""
 
 

@@ -125,15 +125,15 @@ async def test_code_that_tries_to_get_out_stays_in(escape: Escape, host: Host, p
 
 def left_behind() -> set[int]:
     """Processes in a scratch directory that is gone: somebody of ours has left them behind."""
-    found = set()
+    result = set()
     for name in os.listdir("/proc"):
         try:
             home = os.readlink(f"/proc/{name}/cwd") if name.isdigit() else ""
         except OSError:
             continue  # it has ended, or is not ours
         if "portico-live" in home and home.endswith(" (deleted)"):
-            found.add(int(name))
-    return found
+            result.add(int(name))
+    return result
 
 
 async def test_session_cannot_see_another(prisoner: WorkerDialog) -> None:

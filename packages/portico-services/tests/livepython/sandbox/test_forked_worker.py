@@ -51,21 +51,21 @@ async def test_server_on_stdio_answers_while_code_runs(spawn: Callable[..., Any]
 async def test_cancelling_interrupts_the_running_code(spawn: Callable[..., Any]) -> None:
     child = await spawn("serve", EXAMPLE)
     await child.initialize(REVISION)
-    said = await child.request("tools/call", evaluate(WHO))
-    who = said["result"]["structuredContent"]["value"]
+    response = await child.request("tools/call", evaluate(WHO))
+    who = response["result"]["structuredContent"]["value"]
     child.send({"jsonrpc": "2.0", "id": "x", "method": "tools/call", "params": evaluate("while True: pass")})
     await child.request("ping")
     child.notify("notifications/cancelled", {"requestId": "x"})
-    said = await child.request("tools/call", evaluate(WHO))
-    assert said["result"]["structuredContent"]["value"] == who
+    response = await child.request("tools/call", evaluate(WHO))
+    assert response["result"]["structuredContent"]["value"] == who
 
 
 @pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGTERM])
 async def test_no_process_outlives_the_server(spawn: Callable[..., Any], way: int) -> None:
     child = await spawn("serve", EXAMPLE)
     await child.initialize(REVISION)
-    said = await child.request("tools/call", evaluate(f"open('file', 'w').write('x'); {WHO}"))
-    pid, parent, home = said["result"]["structuredContent"]["value"]
+    response = await child.request("tools/call", evaluate(f"open('file', 'w').write('x'); {WHO}"))
+    pid, parent, home = response["result"]["structuredContent"]["value"]
     child.send({"jsonrpc": "2.0", "id": "x", "method": "tools/call", "params": evaluate("while True: pass")})
     await child.request("ping")
     os.kill(child.process.pid, way)

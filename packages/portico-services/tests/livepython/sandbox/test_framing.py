@@ -20,12 +20,12 @@ from portico_services.livepython.sandbox.framing import (
 @given(st.lists(st.binary(max_size=300), max_size=8), st.lists(st.integers(1, 50), min_size=1))
 def test_frames_are_decoded_however_the_bytes_are_split(payloads: list[bytes], cuts: list[int]) -> None:
     data = b"".join(map(encode_frame, payloads))
-    frames, found = FrameDecoder(1000), []
+    frames, result = FrameDecoder(1000), []
     while data:
         for cut in cuts:
-            found += frames.feed(data[:cut])
+            result += frames.feed(data[:cut])
             data = data[cut:]
-    assert found == payloads
+    assert result == payloads
     assert not frames.pending
 
 

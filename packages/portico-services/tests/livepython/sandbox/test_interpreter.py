@@ -26,8 +26,8 @@ def image() -> Iterator[Interpreter]:
 
 
 def value(image: Interpreter, code: str) -> Any:
-    found = image.handle("evaluate", {"expression": code})
-    return json.loads(found["value"]) if "value" in found else None
+    result = image.handle("evaluate", {"expression": code})
+    return json.loads(result["value"]) if "value" in result else None
 
 
 def text(image: Interpreter, code: str) -> str | None:
@@ -123,11 +123,11 @@ def test_classes_of_the_session_behave_as_in_a_module(image: Interpreter) -> Non
 def test_failure_is_reported_in_the_lines_that_are_the_users(
     image: Interpreter, code: str, lines: list[str] | None
 ) -> None:
-    told = refusal(image, code)
+    error = refusal(image, code)
     if lines is not None:
-        assert told.splitlines() == lines
-    assert "/" not in told.replace("1/0", "")
-    assert ".py" not in told
+        assert error.splitlines() == lines
+    assert "/" not in error.replace("1/0", "")
+    assert ".py" not in error
 
 
 def test_traceback_names_the_line_of_an_earlier_evaluation(image: Interpreter) -> None:
@@ -142,10 +142,10 @@ def test_traceback_names_the_line_of_an_earlier_evaluation(image: Interpreter) -
 
 
 def test_deep_recursion_is_reported_in_a_few_lines(image: Interpreter) -> None:
-    told = refusal(image, "def f(): f()\nf()").splitlines()
-    assert told[0].startswith("RecursionError")
-    assert len(told) < 20
-    assert any("more" in line for line in told)
+    error = refusal(image, "def f(): f()\nf()").splitlines()
+    assert error[0].startswith("RecursionError")
+    assert len(error) < 20
+    assert any("more" in line for line in error)
 
 
 def test_exception_that_cannot_speak_is_named(image: Interpreter) -> None:
@@ -159,9 +159,9 @@ def test_failing_repr_is_reported(image: Interpreter) -> None:
 
 
 def test_long_value_is_cut_off(image: Interpreter) -> None:
-    shown = text(image, "'x' * 1000")
-    assert shown is not None
-    assert shown.endswith("\n[… 802 more characters]")
+    result = text(image, "'x' * 1000")
+    assert result is not None
+    assert result.endswith("\n[… 802 more characters]")
     assert value(image, "'x' * 1000") is None
 
 
@@ -212,9 +212,9 @@ def test_frame_is_a_table() -> None:
             "__len__": lambda self: 100,
         },
     )()
-    found = to_table(frame)
-    assert found == (["name", "n|m"], [["Ada", 1], ["B|ob", None]], 100)
-    assert table_to_markdown(*found).splitlines() == [
+    result = to_table(frame)
+    assert result == (["name", "n|m"], [["Ada", 1], ["B|ob", None]], 100)
+    assert table_to_markdown(*result).splitlines() == [
         "| name | n\\|m |",
         "| --- | --- |",
         "| Ada | 1 |",

@@ -177,12 +177,12 @@ async def test_interrupt_is_for_one_expression(talk: Begin) -> None:
 @jail_only
 async def test_interrupt_that_code_holds_back_is_not_for_the_next_expression(talk: Begin) -> None:
     live = await talk()
-    told = await live.text(
+    response = await live.text(
         "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
         "until = time.monotonic() + 0.3\nwhile time.monotonic() < until: pass\n'done'",
         timeout=0.05,
     )
-    assert told == "'done'"
+    assert response == "'done'"
     freed = "signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])\nfor _ in range(1000): pass\n'free'"
     assert await live.text(freed) == "'free'"
 

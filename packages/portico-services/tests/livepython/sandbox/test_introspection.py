@@ -75,18 +75,18 @@ def refusal(image: Interpreter, op: str, **arguments: Any) -> str:
 
 
 def test_class_details_list_fields_and_methods(image: Interpreter) -> None:
-    found = ask(image, "class_details", className="Point")
-    assert found["name"] == "Point"
-    assert found["qualifiedName"] == "__main__.Point"
-    assert found["superclass"] == "object"
-    assert found["doc"] == "A place.\n\nOn a plane."
-    assert found["subclasses"] == ["Point3"]
-    assert found["instanceVariables"] == ["x", "y"]
-    fields = {field["name"]: field for field in found["fields"]}
+    response = ask(image, "class_details", className="Point")
+    assert response["name"] == "Point"
+    assert response["qualifiedName"] == "__main__.Point"
+    assert response["superclass"] == "object"
+    assert response["doc"] == "A place.\n\nOn a plane."
+    assert response["subclasses"] == ["Point3"]
+    assert response["instanceVariables"] == ["x", "y"]
+    fields = {field["name"]: field for field in response["fields"]}
     assert fields["x"] == {"name": "x", "type": "int", "value": "0"}
     assert fields["y"]["type"] == "int"
     assert fields["unit"] == {"name": "unit", "type": "str", "value": "'m'"}
-    methods = {method["name"]: method for method in found["methods"]}
+    methods = {method["name"]: method for method in response["methods"]}
     assert methods["distance"]["signature"] == "(self, other: 'Point') -> float"
     assert methods["distance"]["summary"] == "How far it is."
     kinds = {name: methods[name]["kind"] for name in ("distance", "origin", "helper", "sum", "slow", "later")}
@@ -98,13 +98,13 @@ def test_class_details_list_fields_and_methods(image: Interpreter) -> None:
         "slow": "property",
         "later": "async",
     }
-    assert found["methodCount"] == len(found["methods"])
+    assert response["methodCount"] == len(response["methods"])
 
 
 def test_instance_variables_are_found_at_assignments(image: Interpreter) -> None:
-    found = ask(image, "class_details", className="Point3")
-    assert found["instanceVariables"] == ["z", "w"]
-    assert found["mro"] == ["Point3", "Point", "object"]
+    response = ask(image, "class_details", className="Point3")
+    assert response["instanceVariables"] == ["z", "w"]
+    assert response["mro"] == ["Point3", "Point", "object"]
 
 
 @pytest.mark.parametrize("name", ["int", "object", "type", "json.JSONDecoder", "json.decoder.JSONDecoder", "dict"])
@@ -143,10 +143,10 @@ def test_name_that_several_classes_have_is_requested_in_full(image: Interpreter)
 
 
 def test_source_of_a_method_is_its_source(image: Interpreter) -> None:
-    found = ask(image, "method_source", className="Point3", selector="distance")
-    assert found["definedIn"] == "Point"
-    assert found["line"] == 15
-    assert found["source"].splitlines()[:2] == [
+    response = ask(image, "method_source", className="Point3", selector="distance")
+    assert response["definedIn"] == "Point"
+    assert response["line"] == 15
+    assert response["source"].splitlines()[:2] == [
         'def distance(self, other: "Point") -> float:',
         '    """How far it is."""',
     ]
@@ -162,7 +162,9 @@ def test_unavailable_source_is_rejected_with_a_reason(image: Interpreter) -> Non
 
 def test_methods_are_found_by_a_part_or_a_pattern(image: Interpreter) -> None:
     def names(**asked: Any) -> list[str]:
-        return [f"{one['className']}.{one['selector']}" for one in ask(image, "search_methods", **asked)["methods"]]
+        return [
+            f"{method['className']}.{method['selector']}" for method in ask(image, "search_methods", **asked)["methods"]
+        ]
 
     assert names(pattern="DIST", className="Point") == ["Point.distance"]
     assert names(pattern="dist", className="Point3") == []
@@ -173,8 +175,8 @@ def test_methods_are_found_by_a_part_or_a_pattern(image: Interpreter) -> None:
 
 
 def test_number_of_search_results_is_limited(image: Interpreter) -> None:
-    found = ask(image, "search_methods", pattern="__init__")
-    assert len(found["methods"]) <= 200 < found["total"]
+    response = ask(image, "search_methods", pattern="__init__")
+    assert len(response["methods"]) <= 200 < response["total"]
 
 
 def test_classes_of_a_package_are_listed_without_importing_it_all(image: Interpreter) -> None:
@@ -193,26 +195,26 @@ def test_missing_package_is_rejected(image: Interpreter, name: str) -> None:
 
 
 def test_packages_are_installed_or_standard(image: Interpreter) -> None:
-    found = {one["name"]: one for one in ask(image, "list_packages")["packages"]}
-    assert found["json"] == {"name": "json", "kind": "standard"}
-    assert found["msgspec"]["kind"] == "installed"
-    assert found["msgspec"]["version"]
-    some = [one["name"] for one in ask(image, "list_packages", pattern="msg*")["packages"]]
+    results = {package["name"]: package for package in ask(image, "list_packages")["packages"]}
+    assert results["json"] == {"name": "json", "kind": "standard"}
+    assert results["msgspec"]["kind"] == "installed"
+    assert results["msgspec"]["version"]
+    some = [package["name"] for package in ask(image, "list_packages", pattern="msg*")["packages"]]
     assert "msgspec" in some
     assert "json" not in some
 
 
 def test_inspect_object_lists_attributes_and_items(image: Interpreter) -> None:
-    found = ask(image, "inspect_object", expression="Point(3, 4)")
-    assert (found["type"], found["module"], found["repr"]) == ("Point", "__main__", "Point(x=3, y=4)")
-    assert found["attributes"] == [
+    response = ask(image, "inspect_object", expression="Point(3, 4)")
+    assert (response["type"], response["module"], response["repr"]) == ("Point", "__main__", "Point(x=3, y=4)")
+    assert response["attributes"] == [
         {"name": "x", "type": "int", "repr": "3"},
         {"name": "y", "type": "int", "repr": "4"},
     ]
-    assert "distance" in found["methods"]
-    found = ask(image, "inspect_object", expression="{'a': [1], 2: None}")
-    assert found["length"] == 2
-    assert found["items"] == [
+    assert "distance" in response["methods"]
+    response = ask(image, "inspect_object", expression="{'a': [1], 2: None}")
+    assert response["length"] == 2
+    assert response["items"] == [
         {"name": "'a'", "type": "list", "repr": "[1]"},
         {"name": "2", "type": "NoneType", "repr": "None"},
     ]
@@ -234,21 +236,21 @@ def test_methods_properties_and_data_are_distinguished(image: Interpreter) -> No
         "class Sub(Tool):\n    __slots__ = ('grip',)\n    sizes = ()\n"
         "sub = Sub(); sub.grip = 3; sub.owner = 'you'"
     )
-    told = image.inspect_object("sub")
-    assert told["methods"] == ["check", "count", "half", "make", "show", "slow", "use", "wait"]
-    assert told["properties"] == ["area", "size"]
-    assert [(one["name"], one["repr"]) for one in told["classAttributes"]] == [
+    result = image.inspect_object("sub")
+    assert result["methods"] == ["check", "count", "half", "make", "show", "slow", "use", "wait"]
+    assert result["properties"] == ["area", "size"]
+    assert [(item["name"], item["repr"]) for item in result["classAttributes"]] == [
         ("factory", "functools.partial(<class 'int'>, base=2)"),
         ("kind", "<class 'int'>"),
         ("sizes", "()"),
     ]
-    assert {one["name"]: one["repr"] for one in told["attributes"]} == {"grip": "3", "owner": "'you'"}
-    told = image.inspect_object("Sub")
-    assert [one["name"] for one in told["attributes"]] == ["sizes"]
-    assert [one["name"] for one in told["classAttributes"]] == ["factory", "kind", "owner"]
-    assert "use" in told["methods"]
-    assert "mro" not in told["methods"]
-    listed = {one["name"] for one in image.handle("class_details", {"className": "Tool"})["methods"]}
+    assert {item["name"]: item["repr"] for item in result["attributes"]} == {"grip": "3", "owner": "'you'"}
+    result = image.inspect_object("Sub")
+    assert [item["name"] for item in result["attributes"]] == ["sizes"]
+    assert [item["name"] for item in result["classAttributes"]] == ["factory", "kind", "owner"]
+    assert "use" in result["methods"]
+    assert "mro" not in result["methods"]
+    listed = {item["name"] for item in image.handle("class_details", {"className": "Tool"})["methods"]}
     assert listed == {"check", "count", "half", "make", "show", "slow", "use", "wait", "size", "area"}
 
 
@@ -257,15 +259,15 @@ def test_methods_properties_and_data_are_distinguished(image: Interpreter) -> No
     [("1j", "real", "properties"), ("slice(1)", "start", "properties"), ("[]", "append", "methods")],
 )
 def test_objects_of_c_are_reported_alike(image: Interpreter, expression: str, member: str, where: str) -> None:
-    told = image.inspect_object(expression)
-    assert [key for key in ("methods", "properties", "classAttributes") if member in str(told[key])] == [where]
+    result = image.inspect_object(expression)
+    assert [key for key in ("methods", "properties", "classAttributes") if member in str(result[key])] == [where]
 
 
 def test_object_with_failing_attribute_access_is_inspected(image: Interpreter) -> None:
     code = "class A:\n  def __init__(self): self.x = 1\n  def __getattribute__(self, n): raise ValueError\n"
     ask(image, "evaluate", expression=code + "  def __repr__(self): return 'A'")
-    found = ask(image, "inspect_object", expression="A()")
-    assert found["attributes"] == [{"name": "x", "type": "int", "repr": "1"}]
+    response = ask(image, "inspect_object", expression="A()")
+    assert response["attributes"] == [{"name": "x", "type": "int", "repr": "1"}]
 
 
 def test_statements_cannot_be_inspected(image: Interpreter) -> None:
@@ -275,12 +277,12 @@ def test_statements_cannot_be_inspected(image: Interpreter) -> None:
 
 
 def test_references_are_found_in_the_session_and_in_a_package(image: Interpreter) -> None:
-    found = ask(image, "references_to", name="distance")["references"]
-    assert [(one["owner"], one["text"]) for one in found] == [
+    response = ask(image, "references_to", name="distance")["references"]
+    assert [(item["owner"], item["text"]) for item in response] == [
         ("Point3.raise_it", "def raise_it(self): return self.distance(Point())")
     ]
-    found = ask(image, "references_to", name="JSONDecoder", package="json")["references"]
-    assert any(one["module"] == "json" for one in found)
+    response = ask(image, "references_to", name="JSONDecoder", package="json")["references"]
+    assert any(item["module"] == "json" for item in response)
     assert "expected a Python identifier" in refusal(image, "references_to", name="a.b")
 
 
@@ -300,13 +302,13 @@ def test_names_are_completed_as_they_begin(image: Interpreter) -> None:
 
 
 def test_range_longer_than_sys_maxsize_is_inspected(image: Interpreter) -> None:
-    told = image.inspect_object("range(10**30)")
-    assert "length" not in told
-    assert told["items"][0]["repr"] == "0"
+    result = image.inspect_object("range(10**30)")
+    assert "length" not in result
+    assert result["items"][0]["repr"] == "0"
 
 
 def test_class_variables_are_not_instance_variables(image: Interpreter) -> None:
     image.evaluate("import typing\nclass Held:\n    x: int\n    K: typing.ClassVar[int] = 3\n    L: 'ClassVar' = 4")
-    found = ask(image, "class_details", className="Held")
-    assert found["instanceVariables"] == ["x"]
-    assert [field["name"] for field in found["fields"]] == ["x", "K", "L"]
+    response = ask(image, "class_details", className="Held")
+    assert response["instanceVariables"] == ["x"]
+    assert [field["name"] for field in response["fields"]] == ["x", "K", "L"]

@@ -147,12 +147,12 @@ def test_unprivileged_user_can_enter_the_sandbox_and_limit_threads(scratch: str,
         **identity,  # type: ignore[arg-type]
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["passwd"] == "Permission denied"
-    assert found["scratch"] == "done"
-    assert found["fork"] == "Operation not permitted"
-    assert found["user"] != 0
+    data = json.loads(done.stdout)
+    assert data["passwd"] == "Permission denied"
+    assert data["scratch"] == "done"
+    assert data["fork"] == "Operation not permitted"
+    assert data["user"] != 0
     # Others of this user may come and go meanwhile; but it is a bound.
-    assert (found["threads"] == 0) == (threads == 0)
-    assert found["threads"] < 100
-    assert found["landlock"] >= 1
+    assert (data["threads"] == 0) == (threads == 0)
+    assert data["threads"] < 100
+    assert data["landlock"] >= 1

@@ -47,9 +47,9 @@ def value(image: Interpreter, expression: str) -> str:
 
 
 def test_existing_instances_get_the_new_method_immediately(image: Interpreter) -> None:
-    told = image.define_method("Account", "def pay(self, amount):\n    self.total += amount\n    return self.total")
-    told_of = told.pop("changedClasses")
-    assert told == {"className": "Account", "selector": "pay", "kind": "changed", "module": "__main__"}
+    result = image.define_method("Account", "def pay(self, amount):\n    self.total += amount\n    return self.total")
+    told_of = result.pop("changedClasses")
+    assert result == {"className": "Account", "selector": "pay", "kind": "changed", "module": "__main__"}
     assert told_of == {"Account": ["pay"]}
     assert value(image, "account.pay(5)") == "5"
     assert (
@@ -70,7 +70,9 @@ def test_method_is_compiled_in_class_scope(image: Interpreter) -> None:
     assert value(image, "account.rich = True; account.rich, account.make(), account.slow, await account.later()") == (
         "(True, 0, 'Account', 3)"
     )
-    kinds = {one["name"]: one["kind"] for one in image.handle("class_details", {"className": "Account"})["methods"]}
+    kinds = {
+        method["name"]: method["kind"] for method in image.handle("class_details", {"className": "Account"})["methods"]
+    }
     assert kinds["nothing"] == "static"
     assert kinds["make"] == "class"
 
@@ -103,14 +105,14 @@ def test_all_changes_make_one_patch_that_can_be_applied(image: Interpreter, tmp_
     image.define_method("Account", "def pay(self, amount): ...")
     image.define_method("Account", "def pay(self, amount):\n    self.total += amount")
     image.define_method("Account", 'def text(self):\n    return """a\n  b"""')
-    told = image.list_changes()
-    assert [(one["selector"], one["kind"]) for one in told["changes"]] == [
+    result = image.list_changes()
+    assert [(change["selector"], change["kind"]) for change in result["changes"]] == [
         ("pay", "changed"),
         ("pay", "changed"),
         ("text", "added"),
     ]
-    assert told["patch"].startswith("--- /dev/null\n+++ b/Account.py\n")
-    subprocess.run(["git", "apply", "-"], input=told["patch"], text=True, cwd=tmp_path, check=True)
+    assert result["patch"].startswith("--- /dev/null\n+++ b/Account.py\n")
+    subprocess.run(["git", "apply", "-"], input=result["patch"], text=True, cwd=tmp_path, check=True)
     assert (
         (tmp_path / "Account.py")
         .read_text()
@@ -208,9 +210,9 @@ def kiosk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_function_of_a_module_is_read_and_changed(image: Interpreter, kiosk: Path) -> None:
-    found = image.handle("method_source", {"className": "kiosk.util", "selector": "total"})
-    assert (found["className"], found["kind"], found["line"]) == ("kiosk.util", "function", 4)
-    assert "sum(prices) * RATE" in found["source"]
+    result = image.handle("method_source", {"className": "kiosk.util", "selector": "total"})
+    assert (result["className"], result["kind"], result["line"]) == ("kiosk.util", "function", 4)
+    assert "sum(prices) * RATE" in result["source"]
     image.evaluate("from kiosk import cart\nfrom kiosk.util import total as mine")
     told = image.handle(
         "define_method", {"className": "kiosk.util", "source": "def total(prices):\n    return max(prices) * RATE"}
@@ -243,8 +245,8 @@ def test_function_of_the_session_is_changed(image: Interpreter) -> None:
 
 def test_class_is_found_before_a_module_of_the_same_name(image: Interpreter) -> None:
     image.evaluate("import datetime as dates")
-    found = image.handle("search_methods", {"pattern": "isoformat*", "className": "datetime"})
-    assert [one["className"] for one in found["methods"]] == ["datetime"]
+    result = image.handle("search_methods", {"pattern": "isoformat*", "className": "datetime"})
+    assert [method["className"] for method in result["methods"]] == ["datetime"]
 
 
 def test_names_of_functions_are_suggested_and_searched(image: Interpreter, kiosk: Path) -> None:
@@ -252,8 +254,8 @@ def test_names_of_functions_are_suggested_and_searched(image: Interpreter, kiosk
         image.handle("method_source", {"className": "kiosk.util", "selector": "totle"})
     with pytest.raises(InspectionError, match="is not a function, it is a int"):
         image.handle("method_source", {"className": "kiosk.util", "selector": "RATE"})
-    found = image.handle("search_methods", {"pattern": "t*l", "className": "kiosk.util"})
-    assert [(one["selector"], one["kind"]) for one in found["methods"]] == [("total", "function")]
+    result = image.handle("search_methods", {"pattern": "t*l", "className": "kiosk.util"})
+    assert [(method["selector"], method["kind"]) for method in result["methods"]] == [("total", "function")]
     with pytest.raises(InspectionError, match=r"Unknown class 'kiosk\.nothing'"):
         image.handle("method_source", {"className": "kiosk.nothing", "selector": "x"})
 
@@ -271,15 +273,15 @@ def test_invalid_function_leaves_the_module_unchanged(image: Interpreter, kiosk:
 def test_change_is_undone(image: Interpreter) -> None:
     for amount in (1, 2):
         image.define_method("Account", f"def pay(self, amount):\n    return {amount}")
-    asked = {"className": "Account", "selector": "pay"}
-    told = image.handle("undo_change", asked)
-    assert (told["kind"], told["changedClasses"]) == ("restored", {"Account": ["pay"]})
+    request = {"className": "Account", "selector": "pay"}
+    result = image.handle("undo_change", request)
+    assert (result["kind"], result["changedClasses"]) == ("restored", {"Account": ["pay"]})
     assert value(image, "account.pay(5)") == "1"
-    image.handle("undo_change", asked)
+    image.handle("undo_change", request)
     assert value(image, "account.pay(5), account.total") == "(None, -5)"
     assert image.list_changes() == {"changes": [], "total": 0, "patch": ""}
     with pytest.raises(InspectionError, match=r"'pay' was not changed in this session \(changed: none\)"):
-        image.handle("undo_change", asked)
+        image.handle("undo_change", request)
 
 
 def test_undo_removes_an_added_method(image: Interpreter, kiosk: Path) -> None:

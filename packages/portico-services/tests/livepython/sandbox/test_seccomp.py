@@ -67,10 +67,10 @@ def test_jump_stays_inside_the_program(name: str) -> None:
 @pytest.mark.parametrize("name", MACHINES)
 def test_only_listed_syscalls_are_allowed(name: str) -> None:
     machine = ARCHITECTURES[name]
-    allowed = {machine.syscall_numbers[one] for one in seccomp.ALLOWED_SYSCALLS if one in machine.syscall_numbers}
-    pretended = {machine.syscall_numbers[one] for one in seccomp.NOOP_SYSCALLS if one in machine.syscall_numbers}
+    allowed = {machine.syscall_numbers[item] for item in seccomp.ALLOWED_SYSCALLS if item in machine.syscall_numbers}
+    pretended = {machine.syscall_numbers[item] for item in seccomp.NOOP_SYSCALLS if item in machine.syscall_numbers}
     checked = {
-        machine.syscall_numbers[one] for one in seccomp.argument_rules(PID, True) if one in machine.syscall_numbers
+        machine.syscall_numbers[item] for item in seccomp.argument_rules(PID, True) if item in machine.syscall_numbers
     }
     for number in range(600):
         # With arguments that fit nothing.
@@ -153,8 +153,8 @@ def test_descriptors_are_not_made_to_send_signals(says: Callable[..., int]) -> N
 def test_syscall_numbers_match_the_kernel_headers(name: str, header: str) -> None:
     if not Path(header).exists():
         pytest.skip(f"the kernel's headers are not installed: {header}")
-    found = re.findall(r"#define __NR(?:3264)?_(\w+) (\d+)$", Path(header).read_text(), re.MULTILINE)
-    numbers = {call: int(number) for call, number in found}
+    text = re.findall(r"#define __NR(?:3264)?_(\w+) (\d+)$", Path(header).read_text(), re.MULTILINE)
+    numbers = {call: int(number) for call, number in text}
     # What the generic table calls by its old name.
     numbers.setdefault("newfstatat", numbers.get("fstatat", -1))
     assert {call: numbers.get(call) for call in ARCHITECTURES[name].syscall_numbers} == ARCHITECTURES[
@@ -173,7 +173,7 @@ async def test_unlisted_syscalls_are_rejected_by_the_kernel(talk: Callable[..., 
         *seccomp.XATTR_SYSCALLS,
         *seccomp.argument_rules(0, True),
     } - {"clone"}
-    spared = sorted(machine.syscall_numbers[one] for one in ours if one in machine.syscall_numbers)
+    spared = sorted(machine.syscall_numbers[our] for our in ours if our in machine.syscall_numbers)
     # Linux asks no filter about the calls of its own probes (335, 336 on x86_64); whoever else makes them is ended.
     spared += [335, 336]
     code = f"""

@@ -81,14 +81,14 @@ def test_session_names_are_restored(fresh: Any) -> None:
     image = fresh()
     image.evaluate(CODE)
     image.define_method("Point", "def sum(self): return 100")
-    told = image.save(10**6)
-    assert {one["name"] for one in told["failed"]} == {"lock", "generator", "closure", "Made", "made"}
-    reasons = {one["name"]: one["reason"] for one in told["failed"]}
+    result = image.save(10**6)
+    assert {change["name"] for change in result["failed"]} == {"lock", "generator", "closure", "Made", "made"}
+    reasons = {change["name"]: change["reason"] for change in result["failed"]}
     assert reasons["lock"].startswith("lock: ")
     other = fresh()
     back = moved(image, other)
     assert back["failed"] == []
-    assert back["names"] == told["names"]
+    assert back["names"] == result["names"]
     assert value(other, "points") == "[Point(x=1, y=2), Sub(x=3, y=2)]"
     assert value(other, "points is same, alias is scale, type(points[0]) is Point") == "(True, True, True)"
     assert value(other, "points[1].sum(), scale(2), double(4), fib(20), count['a'], j.dumps(1), math.pi > 3") == (
@@ -97,7 +97,7 @@ def test_session_names_are_restored(fresh: Any) -> None:
     assert value(other, "type(inner) is Sub.Inner") == "True"
     # Also their text, and what was changed.
     assert "return x * by" in value(other, "import inspect; inspect.getsource(scale)")
-    assert [one["selector"] for one in other.list_changes()["changes"]] == ["sum"]
+    assert [change["selector"] for change in other.list_changes()["changes"]] == ["sum"]
     # And they can be saved again.
     assert moved(other, fresh())["failed"] == []
 
@@ -162,7 +162,7 @@ def test_saved_definitions_are_those_that_ran_and_not_the_newest_source(fresh: A
     image.evaluate("h: object = lambda: 2\nk = [lambda: 2][0]\nexec('def g(): return 2')")
     image.evaluate("count += 1; last = lambda: 3; count += 1")
     # There is no text for these two, and that of another would be wrong.
-    assert {one["name"] for one in image.save(10**6)["failed"]} == {"g", "k"}
+    assert {item["name"] for item in image.save(10**6)["failed"]} == {"g", "k"}
     moved(image, other)
     assert value(other, "f(), A.m(), Bare.x, n(), h(), last(), count") == "(1, 1, 1, 1, 2, 3, 2)"
 

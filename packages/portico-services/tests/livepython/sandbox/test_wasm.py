@@ -47,7 +47,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
         return named
     if not os.environ.get("CI"):
         pytest.skip("no Python with pyeryx: install it with Python 3.12 or newer, and name it in PORTICO_TEST_ERYX")
-    newer = next((found for found in _candidates() if _works(found, ROOM)), None)
+    newer = next((candidate for candidate in _candidates() if _works(candidate, ROOM)), None)
     if newer is None:
         pytest.skip("pyeryx needs Python 3.12 or newer, and there is none on this machine")
     place = tmp_path_factory.mktemp("eryx")

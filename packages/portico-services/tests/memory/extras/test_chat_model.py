@@ -49,15 +49,15 @@ class _Chat(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.server.asked.append(body)
         self.server.keys.append(self.headers["authorization"])
-        found = self.path == "/v1/chat/completions"
+        result = self.path == "/v1/chat/completions"
         says = self.server.says
         if self.server.refuses in body:
-            says, found = {"error": {"message": "Use 'max_completion_tokens' instead."}}, None
+            says, result = {"error": {"message": "Use 'max_completion_tokens' instead."}}, None
         if isinstance(says, str):
             message = {"role": "assistant", "content": says}
             says = {"id": "1", "object": "chat.completion", "choices": [{"index": 0, "message": message}]}
         data = says if isinstance(says, bytes) else json.dumps(says).encode()
-        self.send_response(400 if found is None else self.server.status if found else 404)
+        self.send_response(400 if result is None else self.server.status if result else 404)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))
         if self.server.status == 307:
@@ -85,12 +85,12 @@ async def test_endpoint_is_asked_where_the_client_has_no_model(serving: Serving,
     id = (await call_tool(client, "memory_capture", **CAPTURE))["id"]
     enriched = await call_tool(client, "memory_enrich", memory_id=id)
     assert (enriched["added_tags"], enriched["by"]) == (["databases", "storage"], "provider")
-    (asked,) = endpoint.asked
-    assert (asked["model"], asked["max_tokens"], asked["stream"]) == ("small", 100, False)
-    assert CAPTURE["content"] in asked["messages"][0]["content"] and endpoint.keys == [None]
+    (request,) = endpoint.asked
+    assert (request["model"], request["max_tokens"], request["stream"]) == ("small", 100, False)
+    assert CAPTURE["content"] in request["messages"][0]["content"] and endpoint.keys == [None]
     endpoint.says = "troubleshoot"
-    found = await call_tool(client, "memory_intent", query="The build, again")
-    assert (found["intent"], found["by"]) == ("troubleshoot", "provider")
+    result = await call_tool(client, "memory_intent", query="The build, again")
+    assert (result["intent"], result["by"]) == ("troubleshoot", "provider")
 
 
 @pytest.mark.parametrize("place", ["variable", "file"])
@@ -100,8 +100,8 @@ async def test_api_key_is_sent_to_the_endpoint_and_not_logged(
     caplog.set_level(logging.DEBUG)
     (tmp_path / "key").write_text(f"{SECRET}\n")
     monkeypatch.setenv("MODEL_KEY", SECRET)
-    given = {"api_key_env": "MODEL_KEY"} if place == "variable" else {"api_key_file": str(tmp_path / "key")}
-    model = chat_model_from_settings(settings(endpoint, **given))
+    value = {"api_key_env": "MODEL_KEY"} if place == "variable" else {"api_key_file": str(tmp_path / "key")}
+    model = chat_model_from_settings(settings(endpoint, **value))
     assert await model("Tags?", 100) == "databases, storage"
     assert endpoint.keys == [f"Bearer {SECRET}"]
     endpoint.status = 401
@@ -145,7 +145,7 @@ async def test_model_response_parts_are_read_without_reasoning(endpoint: Endpoin
 async def test_model_specific_token_parameter_is_used(endpoint: Endpoint) -> None:
     endpoint.refuses = "max_tokens"
     assert await chat_model_from_settings(settings(endpoint))("Tags?", 100) == "databases, storage"
-    assert [one.get("max_completion_tokens") for one in endpoint.asked] == [None, 100]
+    assert [item.get("max_completion_tokens") for item in endpoint.asked] == [None, 100]
 
 
 async def test_answer_without_end_is_not_read(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,8 +170,8 @@ async def test_model_failure_without_a_fallback_is_reported(
     id = (await call_tool(client, "memory_capture", **CAPTURE))["id"]
     arguments = {"memory_id": id, "enrich_tags": False, "enrich_structure": True}
     result = await client.call_tool("memory_enrich", arguments, raise_on_error=False)
-    told = result.meta["portico/error"]
-    assert (result.is_error, told["number"], told["retryable"]) == (True, -32606, again)
+    error = result.meta["portico/error"]
+    assert (result.is_error, error["number"], error["retryable"]) == (True, -32606, again)
     assert ("Try again later" in result.content[0].text) is again
 
 

@@ -138,7 +138,7 @@ async def test_import_screens_a_label_once(memories: MemoryStore) -> None:
 
 async def test_import_applies_newer_versions_and_reports_rejections(memories: MemoryStore) -> None:
     kept = await capture_memory(memories, "first")
-    given = serialization.to_portable(kept)
+    result = serialization.to_portable(kept)
     lines = [
         json.dumps({**json.loads(serialization.dump([kept], "jsonl")), "content": "second", "version": 5}),
         json.dumps({"content": "no namespace"}),
@@ -147,9 +147,9 @@ async def test_import_applies_newer_versions_and_reports_rejections(memories: Me
     ]
     brought = await export_import.import_memories(memories, "\n".join(lines), "jsonl")
     assert (brought.added, brought.updated, brought.refused, len(brought.problems)) == (1, 1, 2, 2)
-    assert (await memories.get(given.id)).content == "second"
-    assert (await memories.get(given.id)).version == 5
-    assert (await memories.history(given.id))[1][0].was == kept
+    assert (await memories.get(result.id)).content == "second"
+    assert (await memories.get(result.id)).version == 5
+    assert (await memories.history(result.id))[1][0].was == kept
 
 
 async def test_import_of_invalid_data_reports_problems(memories: MemoryStore) -> None:
@@ -204,16 +204,16 @@ async def test_consolidation_merges_near_duplicates_and_can_be_undone(memories: 
     ]
     other = await capture_memory(memories, "Something about penguins", "learnings")
     plan = await consolidation.plan_consolidation(memories, memories.filter(""), strategy="merge", similarity=0.6)
-    assert [{one.id for one in each.members} for each in plan.clusters] == [{one.id for one in kept}]
+    assert [{member.id for member in each.members} for each in plan.clusters] == [{member.id for member in kept}]
     done = await consolidation.apply_consolidation(memories, plan)
     assert len(done.kept) == 1 and len(done.superseded) == 2
     merged = await memories.get(done.kept[0])
     assert sorted(merged.tags) == ["t0", "t1", "t2"] and "database" in merged.content
     assert len(await search_contents(memories, "nightly build")) == 1
     await consolidation.undo_consolidation(memories, done.run)
-    for one in kept:
-        back = await memories.get(one.id)
-        assert (back.content, back.status, back.tags) == (one.content, "active", one.tags)
+    for member in kept:
+        back = await memories.get(member.id)
+        assert (back.content, back.status, back.tags) == (member.content, "active", member.tags)
     assert len(await search_contents(memories, "nightly build")) == 3
     assert (await memories.get(other.id)) == other
     with pytest.raises(InvalidInput):
@@ -252,7 +252,7 @@ async def test_run_from_before_runs_had_a_table_is_known(url: str, strategy: con
         assert await memories.read(lambda tx: tx.fetch_all(tuple[str, str, int, str], rows)) == before
         kept = await memories.get(done.kept[0])
         sources = await memories.read(lambda tx: consolidation.summary_sources(tx, kept))
-        assert {one.id for one in sources} == set(done.superseded)
+        assert {source.id for source in sources} == set(done.superseded)
         assert set(await consolidation.undo_consolidation(memories, done.run)) >= set(done.superseded)
 
 
@@ -321,8 +321,8 @@ async def test_consolidate_leaves_open_conflicts_alone(serving: Serving, strateg
     done = await call_tool(client, "memory_consolidate", strategy=strategy, dry_run=False)
     assert not done.get("superseded") and done["left_out"] == sorted(ids)
     assert (await call_tool(client, "memory_conflicts"))["conflicts"] == open_conflicts
-    asked = await call_tool(client, "memory_consolidate", strategy=strategy, dry_run=False, include_conflicts=True)
-    assert ids[0] in asked["superseded"] and "left_out" not in asked
+    result = await call_tool(client, "memory_consolidate", strategy=strategy, dry_run=False, include_conflicts=True)
+    assert ids[0] in result["superseded"] and "left_out" not in result
 
 
 async def test_consolidate_leaves_out_a_memory_that_contradicts_one_outside_its_group(memories: MemoryStore) -> None:
@@ -365,7 +365,7 @@ async def test_saved_prompt_is_there_when_the_call_returns(serving: Serving, rev
         await call_tool(client, "memory_prompts", action="delete", name="greet")
         with pytest.raises(ProtocolError):
             await client.get_prompt("greet", {"who": "Ann"})
-        assert "greet" not in {one.name for one in await client.list_prompts()}
+        assert "greet" not in {prompt.name for prompt in await client.list_prompts()}
 
 
 async def test_last_of_many_changes_to_a_prompt_counts(serving: Serving) -> None:
@@ -376,7 +376,7 @@ async def test_last_of_many_changes_to_a_prompt_counts(serving: Serving) -> None
         for _ in range(4):
             await call_tool(client, "memory_prompts", action="save", name=name, content="Hello")
             await call_tool(client, "memory_prompts", action="delete", name=name)
-            assert name not in {one.name for one in await client.list_prompts()}
+            assert name not in {prompt.name for prompt in await client.list_prompts()}
 
     await asyncio.gather(*(change(f"greet{number}") for number in range(4)))
 
@@ -384,10 +384,10 @@ async def test_last_of_many_changes_to_a_prompt_counts(serving: Serving) -> None
 @pytest.mark.parametrize("name", ["memory", "memory_status"])
 async def test_deleting_a_prompt_removes_only_that_prompt(serving: Serving, name: str) -> None:
     client = await serving()
-    tools = {one.name for one in await client.list_tools()}
+    tools = {tool.name for tool in await client.list_tools()}
     await call_tool(client, "memory_prompts", action="save", name=name, content="Hello")
     await call_tool(client, "memory_prompts", action="delete", name=name)
-    assert {one.name for one in await client.list_tools()} == tools
+    assert {tool.name for tool in await client.list_tools()} == tools
 
 
 async def test_saved_prompt_outside_the_listed_project_explains_how_to_run_it(serving: Serving, tmp_path: Path) -> None:
@@ -412,8 +412,8 @@ async def test_saved_prompt_is_a_prompt_of_the_server(serving: Serving) -> None:
             variables_def=definition,
         )
         await anext(aiter(changes))
-    listed = {one.name: one for one in await client.list_prompts()}["review-file"]
-    assert [(one.name, one.required) for one in listed.arguments] == [("file", True), ("tone", False)]
+    listed = {item.name: item for item in await client.list_prompts()}["review-file"]
+    assert [(item.name, item.required) for item in listed.arguments] == [("file", True), ("tone", False)]
     got = await client.get_prompt("review-file", {"file": "{{tone}} a.py"})
     assert got.messages[0].content.text == "Review {{tone}} a.py in a kind tone. Again: {{tone}} a.py"
     reference = {"type": "ref/prompt", "name": "review-file"}
@@ -426,7 +426,7 @@ async def test_saved_prompt_is_a_prompt_of_the_server(serving: Serving) -> None:
         await call_tool(client, "memory_prompts", action="delete", name="review-file")
         async with asyncio.timeout(TIMEOUT_SECONDS):
             async for _ in changes:
-                if "review-file" not in {one.name for one in await client.list_prompts()}:
+                if "review-file" not in {item.name for item in await client.list_prompts()}:
                     break
 
 
@@ -434,7 +434,7 @@ async def test_saved_prompts_are_there_after_a_start(serving: Serving) -> None:
     first = await serving(tool_prefix="first")
     await call_tool(first, "first_prompts", action="save", name="hello", content="Say hello to {{who}}")
     second: Client = await serving()
-    assert "hello" in {one.name for one in await second.list_prompts()}
+    assert "hello" in {prompt.name for prompt in await second.list_prompts()}
 
 
 async def test_prompt_that_cannot_be_is_rejected(serving: Serving) -> None:
@@ -486,12 +486,12 @@ async def test_graph_contains_entities_and_their_relations(memories: MemoryStore
     await capture_memory(memories, "PostgreSQL replaces MongoDB, says Bob Jones", "decisions")
     await capture_memory(memories, "Grafana shows `LatencyBudget`", "config")
     nodes = await memories.read(lambda tx: graph.list_entities(tx, None, 50))
-    kinds = {one.name: one.kind for one in nodes}
+    kinds = {item.name: item.kind for item in nodes}
     assert kinds["PostgreSQL"] == "Technology" and kinds["src/billing.py"] == "File"
     assert kinds["Ann Lee"] == kinds["Bob Jones"] == "Person" and kinds["LatencyBudget"] == "Concept"
     assert nodes[0].name == "PostgreSQL" and nodes[0].mentions == 2
     near = await memories.read(lambda tx: graph.neighbours(tx, "postgresql", 1, 50))
-    edges = {(one.source, one.kind, one.target) for one in near.edges}
+    edges = {(item.source, item.kind, item.target) for item in near.edges}
     assert {("src/billing.py", "Uses", "PostgreSQL"), ("PostgreSQL", "Supersedes", "MongoDB")} <= edges
     way = await memories.read(lambda tx: graph.shortest_path(tx, "Ann Lee", "MongoDB"))
     assert len(way.edges) == 2
@@ -504,20 +504,20 @@ async def test_graph_contains_entities_and_their_relations(memories: MemoryStore
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The entities that were asked for what is around them."""
-    found: list[str] = []
+    results: list[str] = []
     beside = graph.adjacent_edges
 
     def noting(tx: Transaction, name: str, *bounds: int, owner: str) -> list[graph.EntityEdge]:
-        found.append(name)
+        results.append(name)
         return beside(tx, name, *bounds, owner=owner)
 
     monkeypatch.setattr(graph, "adjacent_edges", noting)
-    return found
+    return results
 
 
 async def way(memories: MemoryStore, start: str, end: str) -> list[tuple[str, str]]:
-    found = await memories.read(lambda tx: graph.shortest_path(tx, start, end))
-    return [(edge.source, edge.target) for edge in found.edges]
+    message = await memories.read(lambda tx: graph.shortest_path(tx, start, end))
+    return [(edge.source, edge.target) for edge in message.edges]
 
 
 async def test_way_is_searched_from_both_ends(memories: MemoryStore, asked: list[str]) -> None:
@@ -526,16 +526,16 @@ async def test_way_is_searched_from_both_ends(memories: MemoryStore, asked: list
         await capture_memory(memories, f"`RightEnd` is beside `RightSide{number}`")
     await capture_memory(memories, "`LeftEnd` is beside `GoBetween`")
     await capture_memory(memories, "`GoBetween` is beside `RightEnd`")
-    found = await way(memories, "LeftEnd", "RightEnd")
-    assert [set(edge) for edge in found] == [{"LeftEnd", "GoBetween"}, {"GoBetween", "RightEnd"}]
+    result = await way(memories, "LeftEnd", "RightEnd")
+    assert [set(edge) for edge in result] == [{"LeftEnd", "GoBetween"}, {"GoBetween", "RightEnd"}]
     assert asked == ["leftend", "rightend"]
 
 
 async def test_shortest_path_is_found(memories: MemoryStore) -> None:
     for one, other in (("One", "Two"), ("Two", "Three"), ("Three", "Four"), ("Four", "Five"), ("Two", "Five")):
         await capture_memory(memories, f"`Step{one}` is beside `Step{other}`")
-    found = await way(memories, "StepOne", "StepFive")
-    assert [set(edge) for edge in found] == [{"StepOne", "StepTwo"}, {"StepTwo", "StepFive"}]
+    result = await way(memories, "StepOne", "StepFive")
+    assert [set(edge) for edge in result] == [{"StepOne", "StepTwo"}, {"StepTwo", "StepFive"}]
     assert await way(memories, "StepOne", "StepOne") == []
     assert len(await way(memories, "StepFour", "StepOne")) == 3
 
@@ -561,7 +561,7 @@ async def test_graph_as_a_tool(serving: Serving) -> None:
     client = await serving()
     await call_tool(client, "memory_capture", content="Django uses PostgreSQL", namespace="apis")
     listed = await call_tool(client, "memory_graph")
-    assert {one["name"] for one in listed["nodes"]} == {"Django", "PostgreSQL"}
+    assert {node["name"] for node in listed["nodes"]} == {"Django", "PostgreSQL"}
     drawn = await call_tool(client, "memory_graph", operation="visualize", entity="django")
     assert "-->|Uses|" in drawn["picture"]
     await call_failing_tool(client, "memory_graph", operation="path", entity="django")

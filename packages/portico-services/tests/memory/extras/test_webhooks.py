@@ -80,7 +80,7 @@ async def test_each_change_is_reported_and_signed(
     await until(lambda: len(receiver.told) == 4)
     messages = [json.loads(body) for _, body in receiver.told]
     changes = ["captured", "updated", "deleted", "restored"]
-    assert [one["type"] for one in messages] == [f"memory.{change}" for change in changes]
+    assert [message["type"] for message in messages] == [f"memory.{change}" for change in changes]
     assert messages[0]["data"]["memory"]["urn"] == f"memory://project/decisions/{id}"
     assert CAPTURE["content"] not in str(receiver.told)
     for headers, body in receiver.told:
@@ -182,11 +182,11 @@ async def test_groups_have_members_with_roles(serving: Serving) -> None:
     (changed,) = await groups(action="update_role", name="team", member="ann", role="admin")
     assert {"member": "ann", "role": "admin"} in changed["members"]
     (left,) = await groups(action="remove_member", name="team", member=admin["member"])
-    assert [one["member"] for one in left["members"]] == ["ann"]
+    assert [item["member"] for item in left["members"]] == ["ann"]
     # Somebody has to be able to change it.
     arguments = {"action": "remove_member", "name": "team", "member": "nobody"}
     assert (await client.call_tool("memory_groups", arguments, raise_on_error=False)).is_error
-    assert [one["name"] for one in await groups()] == ["team"]
+    assert [item["name"] for item in await groups()] == ["team"]
     await groups(action="delete", name="team")
     assert await groups() == []
     arguments = {"action": "get", "name": "team"}

@@ -146,10 +146,10 @@ def test_query_intent_is_detected() -> None:
     assert parse_query("Give me a summary of everything").intent.is_broad
     assert parse_query("Can you help me with the build?").intent.is_request
     assert parse_query("What did you recommend?").intent.about_assistant
-    asked = parse_query("Can you tell me what Ann said about the storage?")
-    assert asked.terms["storag"] > asked.terms["tell"]
-    assert asked.names["ann"]
-    assert not asked.names["storage"]
+    result = parse_query("Can you tell me what Ann said about the storage?")
+    assert result.terms["storag"] > result.terms["tell"]
+    assert result.names["ann"]
+    assert not result.names["storage"]
 
 
 def test_capitalized_first_word_is_not_a_name() -> None:

@@ -45,11 +45,11 @@ class Synonyms:
         return [self._vector(text) for text in texts]
 
     def _vector(self, text: str) -> Any:
-        found = np.zeros(384, np.float32)
+        result = np.zeros(384, np.float32)
         for word in text.lower().replace(".", " ").split():
             seed = int.from_bytes(hashlib.sha256(SAME.get(word, word).encode()).digest()[:4], "little")
-            found += np.random.default_rng(seed).standard_normal(384).astype(np.float32)
-        return found / max(float(np.sqrt(found @ found)), 1e-9)
+            result += np.random.default_rng(seed).standard_normal(384).astype(np.float32)
+        return result / max(float(np.sqrt(result @ result)), 1e-9)
 
 
 @asynccontextmanager
@@ -199,9 +199,9 @@ async def test_memory_updated_during_encoding_is_encoded_again(url: str) -> None
     changed, begun = threading.Event(), threading.Event()
     async with opened(url, EmbeddingIndex("synonyms", lambda: Interrupted(changed, begun))) as memories:
         try:
-            taken = await capture_memory(memories, "cat sleeps")
+            result = await capture_memory(memories, "cat sleeps")
             assert await asyncio.to_thread(begun.wait, TIMEOUT_SECONDS)
-            await memories.update(taken.id, content="car drives")
+            await memories.update(result.id, content="car drives")
         finally:
             changed.set()
         await encoded(memories, 1)
@@ -238,10 +238,10 @@ def test_invalid_model_files_are_not_loaded(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     for name in model_loader.MODEL_FILES:
         (folder / name).write_bytes(b"\xff" * 64)
-    found = model_loader.load_embedding_index(tmp_path)
-    assert found is not None
+    result = model_loader.load_embedding_index(tmp_path)
+    assert result is not None
     with pytest.raises(EmbeddingsUnavailable):
-        found.encode_texts(["hello"])
+        result.encode_texts(["hello"])
 
 
 def test_downloaded_model_with_unexpected_content_is_discarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,13 +67,13 @@ async def test_thread_continues_where_it_ended_and_other_memories_have_no_thread
     monkeypatch.setattr(id_allocator, "MAX_THREAD_LENGTH", 3)
     await capture_memory(memories, "one", thread="t")
     await capture_memory(memories, "alone")
-    drafts = [MemoryDraft(content=said, namespace="decisions", thread="t") for said in ("two", "three", "four")]
+    drafts = [MemoryDraft(content=message, namespace="decisions", thread="t") for message in ("two", "three", "four")]
     await memories.capture_batch([*drafts, MemoryDraft(content="other", namespace="decisions", thread="u")])
     await capture_memory(memories, "five", thread="t")
-    found = await places(memories)
-    assert [found[said][1] for said in ("one", "two", "three", "four", "five", "other")] == [0, 1, 2, 0, 1, 0]
-    assert found["one"][0] == found["three"][0] != found["four"][0] == found["five"][0]
-    assert found["alone"][1] == id_allocator.ALONE
+    result = await places(memories)
+    assert [result[message][1] for message in ("one", "two", "three", "four", "five", "other")] == [0, 1, 2, 0, 1, 0]
+    assert result["one"][0] == result["three"][0] != result["four"][0] == result["five"][0]
+    assert result["alone"][1] == id_allocator.ALONE
     # What an older release has written may be beyond that.
     monkeypatch.setattr(id_allocator, "MAX_THREAD_LENGTH", 1)
     await capture_memory(memories, "six", thread="t")

@@ -90,14 +90,16 @@ class Plain:
 
     def _of(self, name: str) -> Any:
         if name not in self._read:
-            told = self._header[name]
-            begin, end = (self._start + offset for offset in told["data_offsets"])
-            self._read[name] = np.frombuffer(self._raw[begin:end], "<f4").reshape(told["shape"]).astype(np.float64)
+            notification = self._header[name]
+            begin, end = (self._start + offset for offset in notification["data_offsets"])
+            self._read[name] = (
+                np.frombuffer(self._raw[begin:end], "<f4").reshape(notification["shape"]).astype(np.float64)
+            )
         return self._read[name]
 
 
 def shapes(pieces: int) -> dict[str, tuple[int, ...]]:
-    found: dict[str, tuple[int, ...]] = {
+    results: dict[str, tuple[int, ...]] = {
         "embeddings.word_embeddings.weight": (pieces, 384),
         "embeddings.position_embeddings.weight": (512, 384),
         "embeddings.token_type_embeddings.weight": (2, 384),
@@ -107,12 +109,12 @@ def shapes(pieces: int) -> dict[str, tuple[int, ...]]:
     parts |= {"attention.output.dense": (384, 384), "intermediate.dense": (1536, 384), "output.dense": (384, 1536)}
     for layer in range(6):
         name = f"encoder.layer.{layer}."
-        found |= {f"{name}{part}.weight": shape for part, shape in parts.items()}
-        found |= {f"{name}{part}.LayerNorm.weight": (384,) for part in ("attention.output", "output")}
+        results |= {f"{name}{part}.weight": shape for part, shape in parts.items()}
+        results |= {f"{name}{part}.LayerNorm.weight": (384,) for part in ("attention.output", "output")}
     biases = {
-        name.replace(".weight", ".bias"): shape[:1] for name, shape in found.items() if "embeddings.w" not in name
+        name.replace(".weight", ".bias"): shape[:1] for name, shape in results.items() if "embeddings.w" not in name
     }
-    return found | {name: shape for name, shape in biases.items() if name.endswith(".bias")}
+    return results | {name: shape for name, shape in biases.items() if name.endswith(".bias")}
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +129,8 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tensors.append((tensor + np.float32("LayerNorm.weight" in name)).tobytes())
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [place, place + len(tensors[-1])]}
         place += len(tensors[-1])
-    told = json.dumps(header).encode()
-    (folder / "model.safetensors").write_bytes(b"".join([len(told).to_bytes(8, "little"), told, *tensors]))
+    result = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(b"".join([len(result).to_bytes(8, "little"), result, *tensors]))
     return folder
 
 
@@ -136,12 +138,12 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def real() -> Path:
     """The real model. It is fetched where CI is set, and never elsewhere."""
     place = ROOT / ".bench"
-    found = model_loader.find_model(place)
-    if found is None:
+    match = model_loader.find_model(place)
+    if match is None:
         if not os.environ.get("CI"):
             pytest.skip("The model is not here: PORTICO_DATA=.bench portico memory download-model")
-        found = model_download.download_model(place)
-    return found
+        match = model_download.download_model(place)
+    return match
 
 
 # Two encoders are compared with the formulas of one model, which take seconds to compute.
@@ -187,9 +189,9 @@ def installed(drawn: Path, tmp_path: Path) -> Path:
 def test_eight_bits_are_used_where_their_package_is_installed(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ctranslate2")
     monkeypatch.setattr(MiniLM, "encode", None)
-    found = model_loader.load_embedding_index(installed)
-    assert found is not None
-    assert len(found.encode_texts(TEXTS)) == len(TEXTS)
+    result = model_loader.load_embedding_index(installed)
+    assert result is not None
+    assert len(result.encode_texts(TEXTS)) == len(TEXTS)
 
 
 @pytest.mark.parametrize("failure", [ImportError, RuntimeError, ValueError])
@@ -200,10 +202,10 @@ def test_processor_without_eight_bits_has_the_same_vectors(
         raise failure("no such instructions")
 
     monkeypatch.setattr(Int8MiniLM, "__init__", refused)
-    found = model_loader.load_embedding_index(installed)
-    assert found is not None
+    result = model_loader.load_embedding_index(installed)
+    assert result is not None
     (vector,), (wanted,) = (
-        found.encode_texts(["hello"]),
+        result.encode_texts(["hello"]),
         MiniLM(model_loader.find_model(installed) or Path()).encode(["hello"]),
     )
     assert float(vector @ wanted) > NEAR

@@ -132,8 +132,8 @@ async def test_word_in_passing_is_weak_and_the_subject_is_strong(memories: Memor
     assert [(hit.record.content, hit.weak) for hit in page.hits][:1] == [
         ("The retention of audit logs is seven years", False)
     ]
-    asked = "why was the export of the yearly balance sheet to the tax office of Hamburg so slow last Monday evening"
-    page = await memories.recall(asked, memories.filter(""))
+    request = "why was the export of the yearly balance sheet to the tax office of Hamburg so slow last Monday evening"
+    page = await memories.recall(request, memories.filter(""))
     assert page.hits
     assert all(hit.weak for hit in page.hits)
 
@@ -143,6 +143,6 @@ async def test_recall_marks_weak_matches(serving) -> None:  # type: ignore[no-un
     await call_tool(client, "memory_capture", content="Use PostgreSQL", namespace="decisions")
     for query, match in (("PostgreSQL", "strong"), ("quantum chromodynamics", "weak")):
         recalled = await call_tool(client, "memory_recall", query=query)
-        assert [one["match"] for one in recalled["memories"]] == [match]
+        assert [memory["match"] for memory in recalled["memories"]] == [match]
     listed = await call_tool(client, "memory_recall")
     assert "match" not in listed["memories"][0]

@@ -95,8 +95,8 @@ async def test_message_before_an_answer_has_a_feature_of_its_own(memories: Memor
         await capture_memory(memories, first, "context", thread=thread, author="Ann")
         await capture_memory(memories, "Norway, mostly", "context", thread=thread, author="Bob", on_duplicate="keep")
     request = candidates.RetrievalRequest("sailing trip")
-    found = await memories.read(lambda tx: candidates.retrieve_candidates(tx, request))
-    rows = [dict(zip(FEATURES, row, strict=True)) for row in feature_rows(found)]
+    message = await memories.read(lambda tx: candidates.retrieve_candidates(tx, request))
+    rows = [dict(zip(FEATURES, row, strict=True)) for row in feature_rows(message)]
     assert len(rows) == 4
     for row in rows:
         assert row["before_answer"] == (row["before"] if row["answers"] else 0)

@@ -13,7 +13,7 @@ Serving = Callable[..., Any]
 async def contradicted(client: Any) -> tuple[str, str]:
     first = await call_tool(client, "memory_capture", content="The API listens on port 8080", namespace="config")
     second = await call_tool(client, "memory_capture", content="The API listens on port 9090", namespace="config")
-    assert [one["id"] for one in second["conflicts"]] == [first["id"]]
+    assert [conflict["id"] for conflict in second["conflicts"]] == [first["id"]]
     return first["id"], second["id"]
 
 
@@ -21,9 +21,9 @@ async def test_conflict_is_listed_until_it_is_decided(serving: Serving) -> None:
     client = await serving()
     first, second = await contradicted(client)
     listed = await call_tool(client, "memory_conflicts")
-    (one,) = listed["conflicts"]
-    assert (one["memory_id"], one["other_id"], one["why"]) == (second, first, "the numbers differ")
-    assert "9090" in one["content"] and "8080" in one["other_content"]
+    (item,) = listed["conflicts"]
+    assert (item["memory_id"], item["other_id"], item["why"]) == (second, first, "the numbers differ")
+    assert "9090" in item["content"] and "8080" in item["other_content"]
     assert (await call_tool(client, "memory_status"))["conflicts"] == 1
     done = await call_tool(client, "memory_conflicts", action="resolve", memory_id=second, other_id=first, keep="this")
     assert (done["count"], done["superseded"]) == (0, [first])

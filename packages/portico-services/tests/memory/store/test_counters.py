@@ -51,9 +51,9 @@ def counted(tx: Transaction) -> dict[str, Any]:
 
 def kept(tx: Transaction) -> dict[str, Any]:
     counts = statistics.collect_counts(tx)
-    found: dict[str, Any] = {name: getattr(counts, name) for name in counted(tx) if name != "entities"}
-    found["entities"] = {one.name.casefold(): one.mentions for one in graph.list_entities(tx, None, 1000)}
-    return found
+    results: dict[str, Any] = {name: getattr(counts, name) for name in counted(tx) if name != "entities"}
+    results["entities"] = {entity.name.casefold(): entity.mentions for entity in graph.list_entities(tx, None, 1000)}
+    return results
 
 
 async def agree(memories: MemoryStore) -> None:
@@ -145,7 +145,7 @@ async def test_older_store_preserves_its_index(bare_url: str, tmp_path: Path) ->
         for query, filter, ids in (("redis", "", ["aa01"]), ("", "tag:db", ["aa02", "aa01"])):
             page = await memories.recall(query, memories.filter(filter))
             assert [hit.record.id for hit in page.hits] == ids
-        assert [one.mentions for one in await memories.read(lambda tx: graph.list_entities(tx, None, 5))] == [2]
+        assert [item.mentions for item in await memories.read(lambda tx: graph.list_entities(tx, None, 5))] == [2]
         await memories.delete("aa01", hard=True)
         for table in ("posting", "seat", "vector"):
             sql = f"select count(*) from memory_{table}"
@@ -205,10 +205,10 @@ async def test_bulk_delete_runs_in_batches(memories: MemoryStore, monkeypatch: p
     """Whoever gives up in between has deleted those of the pieces before."""
     monkeypatch.setattr("portico_services.memory.store.memory_store.WRITE_BATCH_SIZE", 10)
     await memories.capture_batch([MemoryDraft(content=f"step {number}", namespace="progress") for number in range(35)])
-    told: list[int] = []
+    notifications: list[int] = []
 
     def tell(count: int) -> None:
-        told.append(count)
+        notifications.append(count)
         if count == 20:
             raise asyncio.CancelledError
 
@@ -216,8 +216,8 @@ async def test_bulk_delete_runs_in_batches(memories: MemoryStore, monkeypatch: p
         await memories.delete_all(memories.filter("ns:progress"), dry_run=False, done=tell)
     await agree(memories)
     assert (await memories.read(statistics.count_by_namespace)) == {"progress": 15}
-    swept = await memories.delete_all(memories.filter("ns:progress"), dry_run=False, done=told.append)
-    assert (swept.count, told) == (15, [10, 20, 10, 15])
+    swept = await memories.delete_all(memories.filter("ns:progress"), dry_run=False, done=notifications.append)
+    assert (swept.count, notifications) == (15, [10, 20, 10, 15])
     assert (await memories.delete_all(memories.filter("ns:progress status:deleted"), hard=True)).count == 35
 
 
@@ -230,17 +230,17 @@ async def test_bulk_work_reports_progress(serving: Any, monkeypatch: pytest.Monk
         json.dumps({"id": f"{number:016x}", "namespace": "progress", "content": f"step {number}", "author": "Ann"})
         for number in range(25)
     ]
-    told: list[float] = []
+    notifications: list[float] = []
 
     async def call(tool: str, **arguments: Any) -> list[float]:
-        told.clear()
+        notifications.clear()
 
         def tell(progress: float, *_: Any) -> None:
-            told.append(progress)
+            notifications.append(progress)
 
         result = await client.call_tool(tool, arguments, progress_handler=tell)
         assert not result.is_error, result.content
-        return list(told)
+        return list(notifications)
 
     assert await call("memory_import", data="\n".join(lines)) == [10, 20, 25]
     assert await call("memory_delete_all", filter="ns:progress", dry_run=False) == [10, 20, 25]

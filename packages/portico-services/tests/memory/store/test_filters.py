@@ -59,10 +59,10 @@ def drafts(count: int) -> list[MemoryDraft]:
 
 
 async def filled(memories: MemoryStore, count: int) -> None:
-    taken = await memories.capture_batch(drafts(count))
+    result = await memories.capture_batch(drafts(count))
     for number, status in ((3, "archived"), (4, "archived"), (5, "superseded"), (6, "pending")):
-        await memories.update(taken[number].record.id, status=status)
-    await memories.delete(taken[9].record.id)
+        await memories.update(result[number].record.id, status=status)
+    await memories.delete(result[9].record.id)
 
 
 @pytest.mark.parametrize("few", [0, 20, 1000])
@@ -148,10 +148,10 @@ async def test_index_can_serve_every_condition(memories: MemoryStore) -> None:
     def look(tx: Transaction) -> None:
         for text in FILTERS:
             for sql, values in query_plan._index_lookups(filters.parse_filter(text, timestamps.now_ms())):
-                said = plan(tx, sql, values)
-                assert "SCAN memory" not in said, (text, said)
-                assert "Seq Scan" not in said, (text, said)
-                assert "INDEX memory_" in said or "memory_" in said, (text, said)
+                result = plan(tx, sql, values)
+                assert "SCAN memory" not in result, (text, result)
+                assert "Seq Scan" not in result, (text, result)
+                assert "INDEX memory_" in result or "memory_" in result, (text, result)
 
     await memories.write(look)
 
@@ -246,8 +246,8 @@ def test_filter_that_selects_every_scope_is_one_scan(stores: tuple[Path, Path]) 
 @pytest.mark.parametrize("text", ["", "ns:decisions", "project:here/project", "domain:user", "-ns:decisions"])
 async def test_work_does_not_grow_with_the_projects_of_others(tmp_path: Path, query: str, text: str) -> None:
     now = timestamps.now_ms()
-    wanted = filters.parse_filter(text, now).with_projects(() if "project:" in text else ("here/project",))
-    found = []
+    result = filters.parse_filter(text, now).with_projects(() if "project:" in text else ("here/project",))
+    results = []
     for projects in (5, 1500):
         path = tmp_path / f"{projects}.db"
         async with Database(path) as database:
@@ -262,11 +262,11 @@ async def test_work_does_not_grow_with_the_projects_of_others(tmp_path: Path, qu
 
         def look(tx: Transaction) -> list[str]:
             if query:
-                return [one.memory for one in retrieval.retrieve(tx, query, wanted, 5, at=now)]
-            return [one.id for one in listing.list_memories(tx, wanted, limit=5, at=now)]
+                return [memory.memory for memory in retrieval.retrieve(tx, query, result, 5, at=now)]
+            return [memory.id for memory in listing.list_memories(tx, result, limit=5, at=now)]
 
-        found.append(steps(path, look))
-    few, many = found
+        results.append(steps(path, look))
+    few, many = results
     assert many < 2 * few + 10
 
 
@@ -299,10 +299,10 @@ def test_newest_that_have_a_word_are_read_in_their_order(stores: tuple[Path, Pat
         newest = bm25._postings_of(tx, "server", numbers, 10).doc_ids
         assert newest == sorted(bm25._postings_of(tx, "server", numbers, LARGE).doc_ids, reverse=True)[:10]
         assert len(newest) == 10
-        found = synonyms._newest_postings(
+        response = synonyms._newest_postings(
             tx, ["unknown", "server"], numbers, bm25.LARGE_STORE_MEMORIES + 1, bm25.KnownPostings()
         )
-        assert found["server"][:10] == newest
+        assert response["server"][:10] == newest
     finally:
         connection.close()
     assert plans
@@ -328,11 +328,11 @@ def test_similar_memories_are_found_by_rare_terms_before_frequent_ones(
 def test_past_is_checked_in_pieces(stores: tuple[Path, Path]) -> None:
     """What has not changed since is found by the index."""
     now = timestamps.now_ms()
-    wanted = filters.parse_filter("tag:rare project:*", now)
+    result = filters.parse_filter("tag:rare project:*", now)
 
     def look(tx: Transaction) -> None:
-        assert as_of.search_as_of(tx, "", wanted, now - 3_600_000, 5) == []
-        assert len(as_of.search_as_of(tx, "", wanted, now + 1000, 5)) == 3
+        assert as_of.search_as_of(tx, "", result, now - 3_600_000, 5) == []
+        assert len(as_of.search_as_of(tx, "", result, now + 1000, 5)) == 3
 
     small, large = (steps(path, look) for path in stores)
     assert large < 2 * small + 100
@@ -351,9 +351,9 @@ async def test_condition_may_have_thousands_of_values(memories: MemoryStore, key
 
 
 async def test_recall_notes_when_the_scan_was_limited(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = await memories.capture_batch(drafts(6))
-    for one in taken:
-        await memories.update(one.record.id, status="archived")
+    result = await memories.capture_batch(drafts(6))
+    for item in result:
+        await memories.update(item.record.id, status="archived")
     wanted = memories.filter("project:* status:archived")
     assert (await memories.recall("note", wanted)).note is None
     monkeypatch.setattr(retrieval, "MAX_SCAN", 5)
@@ -363,22 +363,22 @@ async def test_recall_notes_when_the_scan_was_limited(memories: MemoryStore, mon
 async def test_as_of_is_independent_of_later_changes(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pieces, and only so many are kept as are wanted."""
     monkeypatch.setattr(as_of, "READ_BATCH_SIZE", 2)
-    taken = await memories.capture_batch(drafts(20))
+    result = await memories.capture_batch(drafts(20))
     before = timestamps.now_ms()
     monkeypatch.setattr(timestamps, "now_ms", lambda: before + 10_000)
-    for one in taken[:15]:
-        await memories.update(one.record.id, content=f"{one.record.content}, changed")
-        await memories.update(one.record.id, status="archived")
+    for item in result[:15]:
+        await memories.update(item.record.id, content=f"{item.record.content}, changed")
+        await memories.update(item.record.id, status="archived")
     everywhere = memories.filter("project:*")
     page = await memories.recall("", everywhere, limit=100, as_of=before + 5000)
-    assert [hit.record.content for hit in page.hits] == [one.record.content for one in reversed(taken)]
+    assert [hit.record.content for hit in page.hits] == [item.record.content for item in reversed(result)]
     newest = await memories.recall("", everywhere, limit=3, as_of=before + 5000)
     assert newest.hits == page.hits[:3]
     assert newest.more
     home = await memories.recall("", memories.filter(""), limit=100, as_of=before + 5000)
     assert {hit.record.project for hit in home.hits} == {"here/project", None}
-    asked = await memories.recall("note 7 about the server", everywhere, limit=1, as_of=before + 5000)
-    assert asked.hits[0].record == taken[7].record
+    response = await memories.recall("note 7 about the server", everywhere, limit=1, as_of=before + 5000)
+    assert response.hits[0].record == result[7].record
 
 
 async def test_recall_as_of_now_includes_memories_dated_in_the_future(memories: MemoryStore) -> None:
@@ -388,15 +388,15 @@ async def test_recall_as_of_now_includes_memories_dated_in_the_future(memories: 
     )
     await memories.capture_batch([ahead, MemoryDraft(content="The clock of the server is right", namespace="context")])
     await memories.capture(MemoryDraft(content="The server is new", namespace="context", tags=["new"]))
-    wanted = memories.filter("-tag:new")
+    result = memories.filter("-tag:new")
     for query in ("", "clock server"):
-        page = await memories.recall(query, wanted, as_of=timestamps.now_ms())
+        page = await memories.recall(query, result, as_of=timestamps.now_ms())
         assert {hit.record.content for hit in page.hits} == {
             "The clock of the server is ahead",
             "The clock of the server is right",
         }
-    assert (await memories.recall("", wanted, as_of=timestamps.now_ms())).hits[0].record.content.endswith("ahead")
-    assert not (await memories.recall("clock server", wanted, as_of=now - 1)).hits
+    assert (await memories.recall("", result, as_of=timestamps.now_ms())).hits[0].record.content.endswith("ahead")
+    assert not (await memories.recall("clock server", result, as_of=now - 1)).hits
 
 
 async def test_as_of_search_cost_does_not_grow_with_later_memories(

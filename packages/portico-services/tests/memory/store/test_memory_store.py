@@ -65,7 +65,9 @@ async def test_update_preserves_the_previous_version_in_the_history(memories: Me
     assert await search_contents(memories, "8080") == []
     record, events = await memories.history(kept.id)
     assert record == changed
-    assert [(one.version, one.change, one.who, one.reason) for one in events] == [(2, "updated", "ann", "moved")]
+    assert [(event.version, event.change, event.who, event.reason) for event in events] == [
+        (2, "updated", "ann", "moved")
+    ]
     assert events[0].was == kept
 
 
@@ -152,7 +154,7 @@ async def test_pages_follow_each_other(memories: MemoryStore) -> None:
             memories, f"number {number} kiwi {'x' * number}", at=f"2026-01-0{number + 1}", on_duplicate="keep"
         )
     listed = [await search_contents(memories, limit=3, offset=offset) for offset in (0, 3, 6)]
-    assert [len(one) for one in listed] == [3, 3, 1]
+    assert [len(item) for item in listed] == [3, 3, 1]
     assert len({text for page in listed for text in page}) == 7
     sought = [await search_contents(memories, "kiwi", limit=3, offset=offset) for offset in (0, 3, 6)]
     assert len({text for page in sought for text in page}) == 7
@@ -195,9 +197,9 @@ async def test_nearly_the_same_is_the_same(memories: MemoryStore) -> None:
 
 async def test_contradiction_is_pointed_out_and_stored(memories: MemoryStore) -> None:
     first = await capture_memory(memories, "The API server listens on port 8080", "config")
-    taken = await memories.capture(MemoryDraft(content="The API server listens on port 9090", namespace="config"))
-    assert taken.is_new
-    assert [(one.id, one.why) for one in taken.conflicts] == [(first.id, "the numbers differ")]
+    result = await memories.capture(MemoryDraft(content="The API server listens on port 9090", namespace="config"))
+    assert result.is_new
+    assert [(conflict.id, conflict.why) for conflict in result.conflicts] == [(first.id, "the numbers differ")]
     await capture_memory(memories, "We should cache results of the search service", "patterns")
     denied = await memories.capture(
         MemoryDraft(content="We should never cache results of the search service", namespace="patterns")
@@ -255,6 +257,6 @@ async def test_delete_all_is_dry_first(memories: MemoryStore) -> None:
 
 async def test_large_batch_is_captured(memories: MemoryStore) -> None:
     drafts = [MemoryDraft(content=f"fact {number} about pears", namespace="learnings") for number in range(1200)]
-    taken = await memories.capture_batch([*drafts, drafts[0]])
-    assert [one.is_new for one in taken] == [True] * 1200 + [False]
+    result = await memories.capture_batch([*drafts, drafts[0]])
+    assert [item.is_new for item in result] == [True] * 1200 + [False]
     assert await search_contents(memories, "fact 777 about pears", limit=1) == ["fact 777 about pears"]

@@ -58,10 +58,16 @@ def test_typographic_apostrophe_denies_as_the_plain_one_does() -> None:
     ],
 )
 def test_files_and_organizations_are_recognized_by_suffix(text: str, found: list[tuple[str, str]]) -> None:
-    assert [(one.label, one.kind) for one in extract_entities(text)[0] if one.kind in ("File", "Organization")] == found
+    assert [
+        (extract_entity.label, extract_entity.kind)
+        for extract_entity in extract_entities(text)[0]
+        if extract_entity.kind in ("File", "Organization")
+    ] == found
 
 
 def test_relation_needs_two_in_one_sentence() -> None:
-    assert [tuple(one) for one in extract_entities("FastAPI uses Starlette.")[1]] == [("fastapi", "Uses", "starlette")]
+    assert [tuple(extract_entity) for extract_entity in extract_entities("FastAPI uses Starlette.")[1]] == [
+        ("fastapi", "Uses", "starlette")
+    ]
     assert extract_entities("FastAPI is used here. It uses Starlette.")[1] == []
     assert extract_entities("FastAPI uses FastAPI.")[1] == []

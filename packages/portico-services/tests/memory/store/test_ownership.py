@@ -28,8 +28,8 @@ async def server(url: str) -> AsyncIterator[Server]:
 
 
 async def capture(client: Client, content: str = SALARY, **more: Any) -> str:
-    given = {"namespace": "decisions", "domain": "user", "tags": ["salary"], **more}
-    stored = await call_tool(client, "memory_capture", content=content, **given)
+    values = {"namespace": "decisions", "domain": "user", "tags": ["salary"], **more}
+    stored = await call_tool(client, "memory_capture", content=content, **values)
     return str(stored["id"])
 
 
@@ -134,7 +134,7 @@ async def test_saved_prompts_of_the_user_domain_are_their_owners(server: Server)
 
 async def test_changes_in_a_user_domain_are_notified_only_to_the_owner(server: Server) -> None:
     heard: dict[str, list[str]] = {"ann": [], "bob": []}
-    told = asyncio.Event()
+    result = asyncio.Event()
 
     async def listen(client: Client, name: str, ready: asyncio.Event) -> None:
         async with client.listen(uris=["memory://user", "memory://project", "memory://topics"]) as events:
@@ -142,8 +142,10 @@ async def test_changes_in_a_user_domain_are_notified_only_to_the_owner(server: S
             async for event in events:
                 heard[name].append(str(event))
                 # Bob is told of the later change alone; had he been told of the first, it would be here by then.
-                if any("//project/" in one for one in heard["bob"]) and any("//user/" in one for one in heard["ann"]):
-                    told.set()
+                if any("//project/" in item for item in heard["bob"]) and any(
+                    "//user/" in item for item in heard["ann"]
+                ):
+                    result.set()
 
     async with Client(server, principal=ANN) as ann, Client(server, principal=BOB) as bob:
         ready = asyncio.Event(), asyncio.Event()
@@ -152,12 +154,12 @@ async def test_changes_in_a_user_domain_are_notified_only_to_the_owner(server: S
             asyncio.create_task(listen(bob, "bob", ready[1])),
         ]
         async with asyncio.timeout(20):
-            for one in ready:
-                await one.wait()
+            for item in ready:
+                await item.wait()
             private = await capture(ann)
             await capture(ann, "A shared decision", domain="project")
-            await told.wait()
-        assert not any(private in one for one in heard["bob"])
+            await result.wait()
+        assert not any(private in item for item in heard["bob"])
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)

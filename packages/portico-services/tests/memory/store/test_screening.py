@@ -60,8 +60,8 @@ async def test_screening_action_can_be_set_per_kind(serving: Serving) -> None:
 @pytest.mark.parametrize("field", ["source", "thread", "author", "branch", "path", "tags"])
 async def test_secret_is_detected_in_every_field(serving: Serving, field: str) -> None:
     client = await serving()
-    given = [KEY] if field == "tags" else f"see {KEY}"
-    text, error = await call_failing_tool(client, "memory_capture", **CAPTURE, **{field: given})
+    value = [KEY] if field == "tags" else f"see {KEY}"
+    text, error = await call_failing_tool(client, "memory_capture", **CAPTURE, **{field: value})
     assert error["number"] == -32605 and KEY not in text
     id = (await call_tool(client, "memory_capture", **CAPTURE))["id"]
     for arguments in ({"tags": [KEY]}, {"content": "x", "reason": f"because of {KEY}"}):
@@ -148,7 +148,7 @@ async def test_every_setting_can_be_made_in_a_file(tmp_path: Path, monkeypatch: 
         """,
     )
     async with server.lifespan(), Client(server) as client:
-        assert "memory_erase" in {one.name for one in await client.list_tools()}
+        assert "memory_erase" in {tool.name for tool in await client.list_tools()}
         text = f"The key {KEY} is for 85.214.17.92"
         captured = await call_tool(client, "memory_capture", content=text, namespace="config")
         assert captured["redacted"] and captured["contains"] == ["ip_address"]

@@ -79,10 +79,12 @@ async def test_conflict_is_listed_and_decided_alike_by_both(clone: Clone) -> Non
     await bob.update(kept.id, content="Bob's plums")
     await sync_memories(ann)
     synced = await sync_memories(bob)
-    assert [(one.id, one.fields, one.kept) for one in synced.conflicts] == [(kept.id, ["content"], "ours")]
+    assert [(conflict.id, conflict.fields, conflict.kept) for conflict in synced.conflicts] == [
+        (kept.id, ["content"], "ours")
+    ]
     await sync_both(ann, bob)
     assert (await ann.get(kept.id)).content == "Bob's plums"
-    assert "Ann's plums" in [one.was.content for one in (await ann.history(kept.id))[1]]
+    assert "Ann's plums" in [conflict.was.content for conflict in (await ann.history(kept.id))[1]]
 
 
 async def test_concurrent_delete_and_update_are_merged(clone: Clone) -> None:
@@ -298,7 +300,7 @@ async def test_head_that_lies_is_rejected(clone: Clone, origin: Path) -> None:
     )
     synced = await sync_memories(bob)
     assert len(synced.problems) == len(lies) - 1 and synced.added == 2
-    assert all(len(one) <= 300 for one in synced.problems)
+    assert all(len(problem) <= 300 for problem in synced.problems)
     assert "\ufffd" in (await bob.get(ids[3])).content
 
 
@@ -379,10 +381,10 @@ async def test_conflict_of_a_sync_is_listed_until_it_is_decided(clone: Clone) ->
     await bob.update(kept.id, content="Bob's plums")
     await sync_memories(ann)
     await sync_memories(bob)
-    assert {"Ann's plums", "Bob's plums"} <= {one.was.content for one in (await bob.history(kept.id))[1]}
-    (one,) = await conflicts.list_conflicts(bob, 10)
-    assert one.memory_id == one.other_id == kept.id and "content" in one.why
-    assert {one.content, one.other_content} == {"Ann's plums", "Bob's plums"}
+    assert {"Ann's plums", "Bob's plums"} <= {item.was.content for item in (await bob.history(kept.id))[1]}
+    (item,) = await conflicts.list_conflicts(bob, 10)
+    assert item.memory_id == item.other_id == kept.id and "content" in item.why
+    assert {item.content, item.other_content} == {"Ann's plums", "Bob's plums"}
     await conflicts.resolve_conflict(bob, kept.id, kept.id, "both")
     assert await conflicts.list_conflicts(bob, 10) == []
 

@@ -58,8 +58,8 @@ async def together(clone: Clone) -> tuple[MemoryStore, MemoryStore, list[str]]:
     """Two clones that have the same."""
     ann, bob = await clone("ann"), await clone("bob")
     ids = [(await capture_memory(ann, f"This is the note number {number}, about fruit.")).id for number in range(MANY)]
-    for one in (ann, bob, ann, bob):
-        await sync_memories(one)
+    for item in (ann, bob, ann, bob):
+        await sync_memories(item)
     assert len(await read_state(bob)) == MANY
     return ann, bob, ids
 
@@ -67,8 +67,8 @@ async def together(clone: Clone) -> tuple[MemoryStore, MemoryStore, list[str]]:
 async def test_sync_with_nothing_new_writes_and_reads_no_page(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
     ann, bob, _ = await together(clone)
     counted = Counted(monkeypatch)
-    for one in (ann, bob):
-        done = await counted.sync(one)
+    for item in (ann, bob):
+        done = await counted.sync(item)
         assert (done.added, done.updated, done.sent) == (0, 0, 0)
         assert (counted.written, counted.read, counted.listed) == (0, 0, 0)
 

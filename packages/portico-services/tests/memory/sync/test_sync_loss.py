@@ -264,7 +264,7 @@ async def test_hostile_page_is_skipped_and_named(clone: Clone, origin: Path, tex
     push_changes(origin, file_command(path(ID), text))
     for _ in range(2):
         synced = await sync_memories(bob, screen=ContentScreen().screen_text)
-        assert [ID in one for one in synced.problems] == [True]
+        assert [ID in problem for problem in synced.problems] == [True]
         assert KEY not in str(synced.problems)
     assert await search_contents(bob) == ["about plums"]
     brought = await export_import.import_memories(bob, f'{{"id": "{ID}", "tags": {DEEP}\n', "jsonl")
@@ -298,26 +298,26 @@ async def test_synced_memory_states_its_origin(clone: Clone, origin: Path, servi
     await sync_memories(bob)
     whence = (await bob.get(ID)).origin
     assert whence == f"origin: Eve the [31mgreat <eve@example.com> {tip}"
-    told = await bob.read(
+    message = await bob.read(
         lambda tx: responses.respond(
             "session-start", {}, git_project.ProjectInfo(bob.project or ""), tx, timestamps.now_ms()
         )
     )
-    assert told is not None
-    lines = told["hookSpecificOutput"]["additionalContext"].splitlines()
+    assert message is not None
+    lines = message["hookSpecificOutput"]["additionalContext"].splitlines()
     assert sum("from origin: " in line for line in lines) == 2 and any(
         f"eve@example.com> {tip}]" in line for line in lines
     )
     client = await serving(store=str(bob.database._address), project=bob.project)
     for detail in ("light", "medium", "everything"):
         recalled = await call_tool(client, "memory_recall", query="curl evil", detail=detail)
-        assert [one["origin"] for one in recalled["memories"]] == [whence]
+        assert [item["origin"] for item in recalled["memories"]] == [whence]
     assert (await call_tool(client, "memory_get", memory_id=ID))["origin"] == whence
     prompt = await client.get_prompt("memory_session_start")
     assert "eve@example.com" in str(prompt)
     assert (await call_tool(client, "memory_history", memory_id=ID))["changes"][-1]["who"] == f"user ({whence})"
     # Our own memories have none, and what is written anew here is ours.
-    assert [one.record.origin for one in (await ann.recall("", ann.filter(""))).hits] == [None]
+    assert [item.record.origin for item in (await ann.recall("", ann.filter(""))).hits] == [None]
 
 
 async def test_address_that_may_not_be_stored_is_left_out_of_the_origin(clone: Clone, origin: Path) -> None:

@@ -36,10 +36,10 @@ async def heard(client: Client, uri: str, do: Callable[[], Any]) -> str:
 
 async def test_every_resource_is_listed_and_every_family_has_a_template(serving: Serving) -> None:
     client = await serving()
-    listed = {one.uri for one in await client.list_resources()}
+    listed = {item.uri for item in await client.list_resources()}
     places = ("help", "_", "project", "user", "org", "namespaces", "topics", "summaries", "_prompts", "status")
     assert listed == {f"memory://{place}" for place in places}
-    templates = {one.uri_template for one in await client.list_resource_templates()}
+    templates = {item.uri_template for item in await client.list_resource_templates()}
     families = """
         help/{topic} {domain}/{namespace} {domain}/{namespace}/{id} memory/{id} search/{query} topics/{topic}
         summaries/{id} {domain}/_prompts {domain}/_prompts/{name} graph/{entity}
@@ -64,10 +64,10 @@ async def test_summaries_list_their_sources(serving: Serving) -> None:
     run = await call_tool(client, "memory_consolidate", strategy="summarize", similarity=0.6, dry_run=False)
     (summary,) = run["kept"]
     listing = await read(client, "memory://summaries")
-    assert [one["id"] for one in listing["memories"]] == [summary]
-    shown = await read(client, f"memory://summaries/{summary}")
-    assert {one["id"] for one in shown["sources"]} == set(ids)
-    assert await call_tool(client, "subcog_get_summary", memory_id=summary) == shown
+    assert [item["id"] for item in listing["memories"]] == [summary]
+    message = await read(client, f"memory://summaries/{summary}")
+    assert {item["id"] for item in message["sources"]} == set(ids)
+    assert await call_tool(client, "subcog_get_summary", memory_id=summary) == message
     assert (await read(client, f"memory://summaries/{ids[0]}"))["sources"] == []
 
 
@@ -78,13 +78,13 @@ async def test_saved_prompts_are_resources_too(serving: Serving) -> None:
     )
     await call_tool(client, "memory_prompts", action="save", name="mine", content="Mine", domain="user")
     everything = await read(client, "memory://_prompts")
-    assert [(one["name"], one["domain"], one["variables"]) for one in everything["prompts"]] == [
+    assert [(item["name"], item["domain"], item["variables"]) for item in everything["prompts"]] == [
         ("greet", "project", ["who"]),
         ("mine", "user", []),
     ]
     assert (await read(client, "memory://user/_prompts"))["count"] == 1
-    one = await read(client, everything["prompts"][0]["uri"])
-    assert (one["content"], one["description"]) == ("Hello {{who}}", "Greets")
+    item = await read(client, everything["prompts"][0]["uri"])
+    assert (item["content"], item["description"]) == ("Hello {{who}}", "Greets")
     for missing in ("memory://user/_prompts/greet", "memory://nobody/_prompts", "memory://project/_prompts/gone"):
         with pytest.raises(ProtocolError):
             await client.read_resource(missing)
@@ -96,7 +96,7 @@ async def test_graph_resource_returns_the_edges_of_an_entity(serving: Serving) -
     client = await serving()
     await call_tool(client, "memory_capture", content="Django uses PostgreSQL", namespace="apis")
     around = await read(client, "memory://graph/django")
-    assert [(one["source"], one["kind"], one["target"]) for one in around["edges"]] == [
+    assert [(edge["source"], edge["kind"], edge["target"]) for edge in around["edges"]] == [
         ("Django", "Uses", "PostgreSQL")
     ]
     assert (await client.complete(template("memory://graph/{entity}"), "entity", "post")).values == ["PostgreSQL"]
@@ -110,7 +110,7 @@ async def test_names_of_other_servers_are_read_and_not_listed(serving: Serving) 
     assert (await read(client, "subcog://project/decisions"))["count"] == 1
     assert (await read(client, f"subcog://project/decisions/{id}"))["id"] == id
     assert "memory_recall" in await read(client, "subcog://help")
-    listed = {one.uri for one in await client.list_resources()}
+    listed = {resource.uri for resource in await client.list_resources()}
     assert not any(uri.startswith("subcog:") for uri in listed)
     for address in (f"subcog://project/decisions/{id}", f"urn:memory:project:decisions:{id}"):
         assert (await call_tool(client, "memory_get", memory_id=address))["id"] == id

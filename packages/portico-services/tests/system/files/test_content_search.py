@@ -28,22 +28,22 @@ class Clock:
 
 
 def pages(queries: FileQueries, text: str) -> list[FilePage]:
-    found = [queries.search(FileCriteria(), None, text, 100, None)]
-    while found[-1].next_cursor is not None:
-        assert found[-1].timed_out
-        assert found[-1].has_more
-        found.append(queries.search(FileCriteria(), None, text, 100, found[-1].next_cursor))
-        assert len(found) < 1000
-    return found
+    results = [queries.search(FileCriteria(), None, text, 100, None)]
+    while results[-1].next_cursor is not None:
+        assert results[-1].timed_out
+        assert results[-1].has_more
+        results.append(queries.search(FileCriteria(), None, text, 100, results[-1].next_cursor))
+        assert len(results) < 1000
+    return results
 
 
 @pytest.mark.parametrize("step", [0.0, 0.9, 10.0])
 def test_every_file_is_searched_within_any_time_budget(tmp_path: Path, step: float) -> None:
     for n in range(40):
         (tmp_path / f"{n:02}.txt").write_text("a needle\n" if n % 10 == 9 else "hay\n")
-    found = pages(FileQueries(AllowedPaths([tmp_path]), EncryptedCursorCodec(b"k" * 32), clock=Clock(step)), "needle")
-    assert [row.name for page in found for row in page.files] == ["09.txt", "19.txt", "29.txt", "39.txt"]
-    assert (len(found) > 1) == (step > 0)
+    result = pages(FileQueries(AllowedPaths([tmp_path]), EncryptedCursorCodec(b"k" * 32), clock=Clock(step)), "needle")
+    assert [row.name for page in result for row in page.files] == ["09.txt", "19.txt", "29.txt", "39.txt"]
+    assert (len(result) > 1) == (step > 0)
 
 
 def test_large_file_search_resumes_inside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,11 +53,11 @@ def test_large_file_search_resumes_inside_the_file(tmp_path: Path, monkeypatch: 
     (tmp_path / "a.txt").write_text("before\n")
     (tmp_path / "large.txt").write_text("\n".join(lines))
     (tmp_path / "z.txt").write_text("a needle after it\n")
-    found = pages(FileQueries(AllowedPaths([tmp_path]), EncryptedCursorCodec(b"k" * 32), clock=Clock(1.0)), "needle")
-    hits = [(row.name, match.line, match.text) for page in found for row in page.files for match in row.matches]
+    result = pages(FileQueries(AllowedPaths([tmp_path]), EncryptedCursorCodec(b"k" * 32), clock=Clock(1.0)), "needle")
+    hits = [(row.name, match.line, match.text) for page in result for row in page.files for match in row.matches]
     assert hits == [("large.txt", 17_321, "the needle"), ("z.txt", 1, "a needle after it")]
     # A page that has found nothing has looked at something.
-    assert 3 < len(found) < 100
+    assert 3 < len(result) < 100
 
 
 def test_file_removed_between_two_pages_does_not_stop_the_search(

@@ -115,7 +115,7 @@ def test_walk_resumes_at_its_position(tree: Path) -> None:
     everything = [row for row in walk(AllowedPaths([tree]).open_directory(str(tree)), FileCriteria(), [], print) if row]
     for n, row in enumerate(everything):
         rest = walk(AllowedPaths([tree]).open_directory(str(tree)), FileCriteria(), row.position, print)  # type: ignore[arg-type]
-        assert [one.path for one in rest if one] == [one.path for one in everything[n + 1 :]]
+        assert [item.path for item in rest if item] == [item.path for item in everything[n + 1 :]]
 
 
 def test_walk_leaves_no_folder_open(tree: Path) -> None:
@@ -166,9 +166,9 @@ def test_search_reflects_files_just_written_and_removed(tree: Path, index: FileN
     for n in range(20):
         path = tree / f"fresh-{n}.txt"
         path.write_text("x")
-        found = files.search(FileCriteria(text=path.name), None, None, 10, None)
-        assert found.used_index and found.problems == []
-        assert [row.name for row in found.files] == [path.name]
+        match = files.search(FileCriteria(text=path.name), None, None, 10, None)
+        assert match.used_index and match.problems == []
+        assert [row.name for row in match.files] == [path.name]
         path.unlink()
         assert files.search(FileCriteria(text=path.name), None, None, 10, None).files == []
 
@@ -176,8 +176,8 @@ def test_search_reflects_files_just_written_and_removed(tree: Path, index: FileN
 def test_search_reports_an_incomplete_index(tree: Path, index: FileNameIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index._watch, "is_complete", False)
     files = FileQueries(AllowedPaths([tree]), EncryptedCursorCodec(b"k" * 32), index)
-    found = files.search(FileCriteria(text="txt"), None, None, 10, None)
-    assert found.used_index and "may lack the latest changes" in found.problems[0]
+    match = files.search(FileCriteria(text="txt"), None, None, 10, None)
+    assert match.used_index and "may lack the latest changes" in match.problems[0]
 
 
 def test_index_without_a_watcher_rescans_periodically(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,9 +238,9 @@ def test_file_name_that_is_not_utf8_is_found_and_read(tree: Path, index: FileNam
     wait_until(index, lambda: index.search(FileCriteria(text="caf"), str(tree), 0, 1))
     [row] = index.search(FileCriteria(text="caf"), str(tree), 0, 1)
     row.path.encode()
-    asked = FileQueries(AllowedPaths([tree]), EncryptedCursorCodec())
-    assert asked.read(row.path, 0, 100).content == "coffee"
-    assert asked.search(FileCriteria(text="caf"), None, None, 10, None).files[0].path == row.path
+    result = FileQueries(AllowedPaths([tree]), EncryptedCursorCodec())
+    assert result.read(row.path, 0, 100).content == "coffee"
+    assert result.search(FileCriteria(text="caf"), None, None, 10, None).files[0].path == row.path
 
 
 # Questions
@@ -253,10 +253,10 @@ def files(tree: Path) -> FileQueries:
 
 @pytest.mark.parametrize("indexed", [False, True])
 def test_pages_together_are_the_whole(tree: Path, index: FileNameIndex, indexed: bool) -> None:
-    asked = FileQueries(AllowedPaths([tree]), EncryptedCursorCodec(), index if indexed else None)
+    result = FileQueries(AllowedPaths([tree]), EncryptedCursorCodec(), index if indexed else None)
     found, cursor = [], None
     while True:
-        page = asked.search(FileCriteria(), None, None, 2, cursor)
+        page = result.search(FileCriteria(), None, None, 2, cursor)
         assert page.used_index is indexed
         found += [hit.path for hit in page.files]
         cursor = page.next_cursor
@@ -266,10 +266,10 @@ def test_pages_together_are_the_whole(tree: Path, index: FileNameIndex, indexed:
 
 
 def test_several_roots_are_searched(tree: Path) -> None:
-    asked = FileQueries(AllowedPaths([tree / "a", tree / "c"]), EncryptedCursorCodec())
+    result = FileQueries(AllowedPaths([tree / "a", tree / "c"]), EncryptedCursorCodec())
     found, cursor = [], None
     while True:
-        page = asked.search(FileCriteria(type="file"), None, None, 2, cursor)
+        page = result.search(FileCriteria(type="file"), None, None, 2, cursor)
         found += [hit.path for hit in page.files]
         cursor = page.next_cursor
         if cursor is None:
@@ -278,8 +278,8 @@ def test_several_roots_are_searched(tree: Path) -> None:
 
 
 def test_search_below_a_folder(tree: Path, files: FileQueries) -> None:
-    found = files.search(FileCriteria(type="file"), str(tree / "a"), None, 10, None)
-    assert below(tree, [hit.path for hit in found.files]) == ["a/b/three.pdf", "a/one.txt", "a/two.TXT"]
+    match = files.search(FileCriteria(type="file"), str(tree / "a"), None, 10, None)
+    assert below(tree, [hit.path for hit in match.files]) == ["a/b/three.pdf", "a/one.txt", "a/two.TXT"]
     with pytest.raises(PathNotAllowed):
         files.search(FileCriteria(), "/etc", None, 10, None)
 
@@ -296,8 +296,8 @@ def test_file_contents_are_searched(tree: Path, files: FileQueries) -> None:
 
 def test_file_contents_are_searched_by_pattern(tree: Path, files: FileQueries) -> None:
     pytest.importorskip("re2")
-    found = files.search(FileCriteria(), None, "/^number [24]$/", 10, None)
-    assert sorted(hit.name for hit in found.files) == ["Report.pdf", "three.pdf"]
+    match = files.search(FileCriteria(), None, "/^number [24]$/", 10, None)
+    assert sorted(hit.name for hit in match.files) == ["Report.pdf", "three.pdf"]
 
 
 def test_catastrophic_pattern_completes(tree: Path, files: FileQueries) -> None:
@@ -344,8 +344,8 @@ def test_matches_across_blocks_are_found_with_the_right_lines(tree: Path) -> Non
     lines[150_000] = "another needle"
     path.write_text("\n".join(lines))
     with AllowedPaths([tree]).open(str(path)) as file:
-        found = content_search.LineSearch("needle")(file, content_search.FILE_START, lambda: False).matches
-    assert [(match.line, match.text) for match in found] == [
+        result = content_search.LineSearch("needle")(file, content_search.FILE_START, lambda: False).matches
+    assert [(match.line, match.text) for match in result] == [
         (120_001, "needle at the edge"),
         (150_001, "another needle"),
     ]
@@ -356,18 +356,18 @@ def test_match_on_the_edge_of_a_block_is_found_once(tree: Path, offset: int) -> 
     path = tree / "edge.txt"
     path.write_text("x" * (content_search.READ_BLOCK_BYTES + offset - 1) + "\nneedle\n" + "y" * 5000)
     with AllowedPaths([tree]).open(str(path)) as file:
-        found = content_search.LineSearch("needle")(file, content_search.FILE_START, lambda: False).matches
-    assert [(match.line, match.text) for match in found] == [(2, "needle")]
+        result = content_search.LineSearch("needle")(file, content_search.FILE_START, lambda: False).matches
+    assert [(match.line, match.text) for match in result] == [(2, "needle")]
 
 
 def test_search_over_the_deadline_returns_a_partial_page_and_a_cursor(tree: Path) -> None:
     for n in range(500):
         (tree / "a" / f"file{n:03}").write_text("x")
     now = iter(range(10**9))
-    asked = FileQueries(AllowedPaths([tree]), EncryptedCursorCodec(), clock=lambda: float(next(now)))
+    result = FileQueries(AllowedPaths([tree]), EncryptedCursorCodec(), clock=lambda: float(next(now)))
     found, cursor, pages = [], None, 0
     while True:
-        page = asked.search(FileCriteria(names=("file*5",)), None, None, 1000, cursor)
+        page = result.search(FileCriteria(names=("file*5",)), None, None, 1000, cursor)
         found += [hit.name for hit in page.files]
         cursor, pages = page.next_cursor, pages + 1
         if cursor is None:
@@ -385,10 +385,10 @@ def test_search_of_contents_stops_when_its_time_is_up(
     passes = index.passes
     wait_until(index, lambda: index.count() > 100 or index.passes > passes + 50)
     looked: list[str] = []
-    asked = FileQueries(AllowedPaths([tree]), EncryptedCursorCodec(), index, clock=lambda: float(len(looked)))
+    result = FileQueries(AllowedPaths([tree]), EncryptedCursorCodec(), index, clock=lambda: float(len(looked)))
     opened = OpenDirectory.open
     monkeypatch.setattr(OpenDirectory, "open", lambda folder, name: looked.append(name) or opened(folder, name))
-    page = asked.search(FileCriteria(), None, "nowhere", 10, None)
+    page = result.search(FileCriteria(), None, "nowhere", 10, None)
     assert page.timed_out
     assert page.next_cursor is not None
     assert len(looked) < 10
@@ -405,25 +405,25 @@ def test_stat_reports_type_size_and_modification_time(tree: Path, files: FileQue
 
 
 def test_folder_is_listed_by_pages(tree: Path, files: FileQueries) -> None:
-    found, cursor = [], None
+    result, cursor = [], None
     while True:
         page = files.list_directory(str(tree), 2, cursor)
-        found, cursor = [*found, *(row.name for row in page.files)], page.next_cursor
+        result, cursor = [*result, *(row.name for row in page.files)], page.next_cursor
         if cursor is None:
             break
-    assert found == ["a", "c", "out", "reports 2026", "z"]
+    assert result == ["a", "c", "out", "reports 2026", "z"]
     assert page.total_count == 5
 
 
 def test_file_is_read_in_parts_that_fit_together(tree: Path, files: FileQueries) -> None:
     text = "Grüße, 世界! 🙂 " * 50
     (tree / "text").write_text(text)
-    found, offset = "", 0
+    result, offset = "", 0
     while offset < len(text.encode()):
         part = files.read(str(tree / "text"), offset, 7)
         assert part.encoding == "utf-8"
-        found, offset = found + part.content, offset + part.length
-    assert found == text
+        result, offset = result + part.content, offset + part.length
+    assert result == text
 
 
 def test_other_encodings(tree: Path, files: FileQueries) -> None:
@@ -440,8 +440,8 @@ def test_other_encodings(tree: Path, files: FileQueries) -> None:
 def test_checksum_is_that_of_the_whole_file(tree: Path, files: FileQueries, algorithm: Any) -> None:
     data = os.urandom(3_000_000)
     (tree / "data").write_bytes(data)
-    found = files.checksum(str(tree / "data"), algorithm)
-    digest, size = found.checksum, found.size
+    result = files.checksum(str(tree / "data"), algorithm)
+    digest, size = result.checksum, result.size
     assert (digest, size) == (hashlib.new(algorithm, data).hexdigest(), len(data))
 
 

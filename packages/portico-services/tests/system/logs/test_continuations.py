@@ -48,11 +48,11 @@ def entries(path: Path, text: str) -> list[LogEntry]:
     """The entries of a log, oldest first; those that are counted are those that are read."""
     path.write_text(text)
     log = log_of(path)
-    found = [step for step in log.scan_newest_first(LogQuery(), None, []) if isinstance(step, LogEntry)]
-    assert log.count() == len(found)
-    for entry in found:
+    results = [step for step in log.scan_newest_first(LogQuery(), None, []) if isinstance(step, LogEntry)]
+    assert log.count() == len(results)
+    for entry in results:
         assert log.entry(entry.id) == entry
-    return found[::-1]
+    return results[::-1]
 
 
 @pytest.mark.parametrize("trace", [PYTHON, CHAINED, JAVA, NODE, DOTNET])

@@ -28,16 +28,16 @@ def _children() -> Iterator[None]:
 
 def theirs(path: Path) -> list[dict[str, Any]]:
     """All records that the package can read, oldest first."""
-    found = []
+    results = []
     reading = evtx.PyEvtxParser(str(path), number_of_threads=1).records_json()
     for _ in range(100_000):
         try:
-            found.append(next(reading))
+            results.append(next(reading))
         except StopIteration:
             break
         except RuntimeError:
             continue
-    return found
+    return results
 
 
 def log_of(path: Path) -> EvtxLog:
@@ -52,9 +52,9 @@ def test_corpus_records_match_the_reference_package(evtx_files: list[Path]) -> N
     assert len(evtx_files) == 11
     for path in evtx_files:
         expected = sorted(theirs(path), key=lambda record: record["event_record_id"])
-        found = read(log_of(path))[::-1]
-        assert len(found) == len(expected), path.name
-        for entry, record in zip(found, expected, strict=True):
+        message = read(log_of(path))[::-1]
+        assert len(message) == len(expected), path.name
+        for entry, record in zip(message, expected, strict=True):
             event = json.loads(record["data"])["Event"]
             assert entry.id == record["event_record_id"]
             assert entry.fields == event
@@ -90,7 +90,7 @@ def test_pages_contain_every_entry_once(evtx_files: list[Path]) -> None:
     [path] = [path for path in evtx_files if path.name == "system.evtx"]
     log = log_of(path)
     entries = read(log)
-    position, found = None, []
+    position, result = None, []
     while True:
         page = []
         for entry in log.scan_newest_first(LogQuery(), position, []):
@@ -98,11 +98,11 @@ def test_pages_contain_every_entry_once(evtx_files: list[Path]) -> None:
                 page.append(entry)
                 if len(page) == 400:
                     break
-        found += [entry.id for entry in page]
+        result += [entry.id for entry in page]
         if len(page) < 400:
             break
         position = json.loads(json.dumps(page[-1].position))
-    assert found == [entry.id for entry in entries]
+    assert result == [entry.id for entry in entries]
     again = log.entry(entries[77].id)
     assert again is not None
     assert again.fields == entries[77].fields
@@ -167,7 +167,7 @@ def test_missing_package_error_names_the_extra(evtx_files: list[Path], monkeypat
 
 def test_no_child_is_left_behind(evtx_files: list[Path]) -> None:
     read(log_of(evtx_files[0]))
-    children = [one._child.pid for one in reader._idle]
+    children = [item._child.pid for item in reader._idle]
     assert children
     reader.close_children()
     for pid in children:

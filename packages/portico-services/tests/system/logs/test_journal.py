@@ -25,7 +25,7 @@ EXPORTED = 2000
 
 def plain(value: Any) -> Any:
     """A field as both sides can have it: what is no text is a list of numbers to journalctl, and bytes to us."""
-    if isinstance(value, list) and value and all(isinstance(one, int) for one in value):
+    if isinstance(value, list) and value and all(isinstance(item, int) for item in value):
         return bytes(value).decode("utf-8", "backslashreplace")
     if isinstance(value, list):
         return sorted(map(plain, value))
@@ -41,7 +41,7 @@ def theirs(journalctl: str, *arguments: str) -> list[dict[str, Any]]:
 def ours(path: Path) -> tuple[JournalFile, list[tuple[int, dict[str, Any]]]]:
     """All entries of a file, oldest first: their times and fields."""
     file = JournalFile(path.read_bytes())
-    found = []
+    results = []
     for offset in reversed(list(file.entries.backwards(len(file.entries)))):
         try:
             head = file.entry_header(offset)
@@ -50,15 +50,15 @@ def ours(path: Path) -> tuple[JournalFile, list[tuple[int, dict[str, Any]]]]:
         fields: dict[str, Any] = {}
         for name, value in file.fields(head):
             fields.setdefault(name, []).append(value)
-        found.append((head[3], {name: plain(one[0] if len(one) == 1 else one) for name, one in fields.items()}))
-    return file, found
+        results.append((head[3], {name: plain(one[0] if len(one) == 1 else one) for name, one in fields.items()}))
+    return file, results
 
 
 def check(journalctl: str, path: Path) -> None:
-    _, found = ours(path)
+    _, result = ours(path)
     expected = theirs(journalctl, f"--file={path}")
-    assert len(found) == len(expected)
-    for (time, fields), entry in zip(found, expected, strict=True):
+    assert len(result) == len(expected)
+    for (time, fields), entry in zip(result, expected, strict=True):
         assert time == int(entry["__REALTIME_TIMESTAMP"])
         # journalctl adds the boot that the entry's head names; a field of that name says the same.
         wanted = {name: plain(value) for name, value in entry.items() if not name.startswith("__")}
@@ -142,10 +142,10 @@ def test_where_narrows_a_log(tmp_path: Path) -> None:
     entries = [forgery.entry(f"message {n}", _TRANSPORT=("kernel", "syslog")[n % 2]) for n in range(10)]
     (tmp_path / "a.journal").write_bytes(forgery.journal(entries))
     log = log_of(tmp_path, field_filter={"_TRANSPORT": frozenset({"kernel"})})
-    found = read(log)
-    assert [entry.message for entry in found] == [f"message {n}" for n in range(8, -1, -2)]
-    assert log.entry(found[0].id) is not None
-    assert log.entry(found[0].id + 1) is None
+    message = read(log)
+    assert [entry.message for entry in message] == [f"message {n}" for n in range(8, -1, -2)]
+    assert log.entry(message[0].id) is not None
+    assert log.entry(message[0].id + 1) is None
 
 
 def test_entry_is_found_by_its_id(journal_files: list[Path]) -> None:
@@ -159,7 +159,7 @@ def test_entry_is_found_by_its_id(journal_files: list[Path]) -> None:
 
 
 def pages(log: JournalLog, size: int, meanwhile: Any = lambda: None) -> list[int]:
-    found: list[int] = []
+    results: list[int] = []
     position = None
     while True:
         page = []
@@ -168,9 +168,9 @@ def pages(log: JournalLog, size: int, meanwhile: Any = lambda: None) -> list[int
                 page.append(entry)
                 if len(page) == size:
                     break
-        found += [entry.id for entry in page]
+        results += [entry.id for entry in page]
         if len(page) < size:
-            return found
+            return results
         position = json.loads(json.dumps(page[-1].position))
         meanwhile()
 
@@ -241,8 +241,8 @@ def test_journalctl_gives_the_same_where_files_may_not_be_read(exported: Path, j
     shutil.copy(exported, tmp_path / "made.journal")
     by_file, by_program = log_of(tmp_path), JournalctlLog("test", "", (f"--directory={tmp_path}",))
     for query in (LogQuery(), LogQuery(min_level=ERROR), LogQuery(end=forgery.START + 500_000)):
-        one, other = ([entry for entry in read(log, query) if query.matches(entry)] for log in (by_file, by_program))
-        assert [(entry.id, entry.time, entry.message) for entry in one] == [
+        item, other = ([entry for entry in read(log, query) if query.matches(entry)] for log in (by_file, by_program))
+        assert [(entry.id, entry.time, entry.message) for entry in item] == [
             (entry.id, entry.time, entry.message) for entry in other
         ]
     half = read(by_program)[EXPORTED // 2]
@@ -257,8 +257,8 @@ def test_journal_that_cannot_be_read_is_a_problem_and_not_the_end(tmp_path: Path
     (tmp_path / "other.journal").write_bytes(b"x" * 4096)
     os.mkfifo(tmp_path / "pipe.journal")
     problems: list[str] = []
-    found = [entry for entry in log_of(tmp_path).scan_newest_first(LogQuery(), None, problems) if entry is not None]
-    assert [entry.message for entry in found] == ["kept"]
+    results = [entry for entry in log_of(tmp_path).scan_newest_first(LogQuery(), None, problems) if entry is not None]
+    assert [entry.message for entry in results] == ["kept"]
     assert len(problems) == 3
 
 

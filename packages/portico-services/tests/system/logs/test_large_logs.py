@@ -235,14 +235,14 @@ def test_in_a_folder_a_search_continues_as_well(tmp_path: Path, monkeypatch: pyt
     log = DirectoryLog("test", "", AllowedPaths([tmp_path]), str(tmp_path))
     ticks = iter(range(10**9))
     logs = LogRegistry(lambda: {"log": log}, EncryptedCursorCodec(b"k" * 32), clock=lambda: float(next(ticks)) * 1.5)
-    found: list[str] = []
+    results: list[str] = []
     cursor, pages = None, 0
     while pages == 0 or cursor is not None:
         page = logs.query("log", LogQuery(contains="message 88"), limit=10, cursor=cursor)
-        found += [entry.message.split()[1] for entry in page.entries]
+        results += [entry.message.split()[1] for entry in page.entries]
         cursor, pages = page.cursor, pages + 1
         assert pages < 1000
-    assert sorted(found, key=int) == [str(n) for n in range(9_000) if str(n).startswith("88")]
+    assert sorted(results, key=int) == [str(n) for n in range(9_000) if str(n).startswith("88")]
 
 
 # Counting
@@ -384,8 +384,8 @@ def test_of_a_line_of_megabytes_only_the_beginning_is_read(tmp_path: Path, monke
     monkeypatch.setattr(text_file, "MAX_ENTRY_SCAN_BYTES", 2**20)
     log = log_of(with_a_long_line(tmp_path / "log"))
     assert read(log, LogQuery(contains="far behind")) == []
-    found = [len(message) for message in read(log, LogQuery(contains="message 12000 "))]
-    assert len(found) == 2 and max(found) < text_file.MAX_LINE_BYTES
+    results = [len(message) for message in read(log, LogQuery(contains="message 12000 "))]
+    assert len(results) == 2 and max(results) < text_file.MAX_LINE_BYTES
 
 
 # Pages

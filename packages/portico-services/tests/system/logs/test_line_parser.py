@@ -33,9 +33,9 @@ def test_every_line_of_the_corpus_is_parsed(syslog_files: list[Path]) -> None:
 
 
 def parsed(line: str) -> tuple[Any, ...]:
-    found = parse_line(line, NOW)
-    when = None if found.time is None else format_iso(found.time)
-    return when, found.time_guess, found.level, found.level_guessed, found.source, found.computer, found.message
+    result = parse_line(line, NOW)
+    when = None if result.time is None else format_iso(result.time)
+    return when, result.time_guess, result.level, result.level_guessed, result.source, result.computer, result.message
 
 
 WHOLE = "the whole line"
@@ -288,7 +288,7 @@ LINES: list[tuple[str, tuple[Any, ...]]] = [
 
 @pytest.mark.parametrize("line, expected", LINES, ids=[line[:40] for line, _ in LINES])
 def test_line_is_parsed(line: str, expected: tuple[Any, ...]) -> None:
-    assert parsed(line) == tuple(line if one is WHOLE else one for one in expected)
+    assert parsed(line) == tuple(line if item is WHOLE else item for item in expected)
 
 
 JSON_LINES: list[tuple[dict[str, Any], tuple[Any, ...]]] = [

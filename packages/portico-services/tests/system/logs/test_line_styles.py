@@ -105,9 +105,9 @@ STATED: list[tuple[str, str | None, str | None, int]] = [
 
 @pytest.mark.parametrize("line, when, guess, level", STATED, ids=[line[:50] for line, *_ in STATED])
 def test_stated_level_counts(line: str, when: str | None, guess: str | None, level: int) -> None:
-    found = parse_line(line, NOW)
-    assert (None if found.time is None else format_iso(found.time), found.time_guess) == (when, guess)
-    assert (found.level, found.level_guessed) == (level, False)
+    result = parse_line(line, NOW)
+    assert (None if result.time is None else format_iso(result.time), result.time_guess) == (when, guess)
+    assert (result.level, result.level_guessed) == (level, False)
 
 
 SAID: list[tuple[dict[str, Any], int, str, str]] = [
@@ -127,9 +127,9 @@ SAID: list[tuple[dict[str, Any], int, str, str]] = [
 
 @pytest.mark.parametrize("said, level, source, message", SAID, ids=[str(said)[:50] for said, *_ in SAID])
 def test_level_of_a_json_object_is_parsed(said: dict[str, Any], level: int, source: str, message: str) -> None:
-    found = parse_line(json.dumps(said), NOW)
-    assert (format_iso(found.time or 0), found.time_guess) == (AT, None)
-    assert (found.level, found.level_guessed, found.source, found.message) == (level, False, source, message)
+    result = parse_line(json.dumps(said), NOW)
+    assert (format_iso(result.time or 0), result.time_guess) == (AT, None)
+    assert (result.level, result.level_guessed, result.source, result.message) == (level, False, source, message)
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_level_of_a_json_object_is_parsed(said: dict[str, Any], level: int, sour
     ],
 )
 def test_inferred_level_is_marked_as_guessed(line: str, level: int) -> None:
-    found = parse_line(line, NOW)
-    assert (found.level, found.level_guessed) == (level, True)
+    result = parse_line(line, NOW)
+    assert (result.level, result.level_guessed) == (level, True)
 
 
 @pytest.mark.parametrize(
@@ -177,8 +177,8 @@ def test_time_after_a_label_is_parsed(line: str, when: str) -> None:
     ],
 )
 def test_source_is_parsed_from_the_line(line: str, source: str, message: str) -> None:
-    found = parse_line(line, NOW)
-    assert (found.source, found.message) == (source, message)
+    result = parse_line(line, NOW)
+    assert (result.source, result.message) == (source, message)
 
 
 def test_coloured_lines_match_without_their_escape_codes(tmp_path: Path) -> None:

@@ -70,15 +70,15 @@ def ids(found: Any) -> list[int]:
 
 
 def test_newest_are_first_and_all_are_counted() -> None:
-    found = logs().query("Numbers", LogQuery(), limit=3)
-    assert ids(found) == [1000, 999, 998]
-    assert (found.total, found.counted, found.has_more) == (1000, True, True)
+    result = logs().query("Numbers", LogQuery(), limit=3)
+    assert ids(result) == [1000, 999, 998]
+    assert (result.total, result.counted, result.has_more) == (1000, True, True)
 
 
 def test_log_with_stored_count_is_not_counted() -> None:
     log = Numbers(100_000, knows=True)
-    found = logs(log).query("Numbers", LogQuery(), limit=3)
-    assert (found.total, found.counted) == (100_000, True)
+    result = logs(log).query("Numbers", LogQuery(), limit=3)
+    assert (result.total, result.counted) == (100_000, True)
     assert log.asked < 10
 
 
@@ -98,16 +98,16 @@ def test_filters(query: LogQuery, expected: list[int]) -> None:
 
 
 def test_offset_passes_over_the_newest() -> None:
-    found = logs().query("Numbers", LogQuery(min_level=ERROR), limit=3, offset=2)
-    assert ids(found) == [980, 970, 960]
-    assert (found.offset, found.total) == (2, 100)
+    result = logs().query("Numbers", LogQuery(min_level=ERROR), limit=3, offset=2)
+    assert ids(result) == [980, 970, 960]
+    assert (result.offset, result.total) == (2, 100)
 
 
 def test_cursors_lead_through_everything() -> None:
-    asked = logs()
+    result = logs()
     found, cursor = [], None
     while True:
-        page = asked.query("Numbers", LogQuery(min_level=ERROR), limit=7, cursor=cursor)
+        page = result.query("Numbers", LogQuery(min_level=ERROR), limit=7, cursor=cursor)
         assert page.offset == len(found)
         assert page.total == 100
         found += ids(page)
@@ -119,10 +119,10 @@ def test_cursors_lead_through_everything() -> None:
 
 def test_query_over_the_deadline_returns_a_partial_page_and_a_cursor() -> None:
     """A clock that moves with each look: time is up long before the end, and page by page it is reached."""
-    asked = logs(Numbers(5000), Clock(step=0.5))
+    result = logs(Numbers(5000), Clock(step=0.5))
     found, cursor, pages = [], None, 0
     while True:
-        page = asked.query("Numbers", LogQuery(contains="number 77"), limit=100, cursor=cursor)
+        page = result.query("Numbers", LogQuery(contains="number 77"), limit=100, cursor=cursor)
         found += ids(page)
         pages += 1
         cursor = page.cursor
@@ -134,22 +134,22 @@ def test_query_over_the_deadline_returns_a_partial_page_and_a_cursor() -> None:
 
 
 def test_incomplete_count_is_not_reported_as_exact() -> None:
-    found = logs(Numbers(100_000), Clock(step=0.01)).query("Numbers", LogQuery(), limit=10)
-    assert not found.counted
-    assert 10 < found.total < 100_000
+    result = logs(Numbers(100_000), Clock(step=0.01)).query("Numbers", LogQuery(), limit=10)
+    assert not result.counted
+    assert 10 < result.total < 100_000
 
 
 def test_page_of_very_long_messages_has_fewer_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portico_services.system.logs.log_registry.MAX_PAGE_MESSAGE_CHARS", 50)
-    found = logs().query("Numbers", LogQuery(), limit=100)
-    assert ids(found) == [1000, 999, 998, 997, 996]
-    assert found.has_more
-    assert found.cursor is not None
+    result = logs().query("Numbers", LogQuery(), limit=100)
+    assert ids(result) == [1000, 999, 998, 997, 996]
+    assert result.has_more
+    assert result.cursor is not None
 
 
 def test_cursor_is_bound_to_its_query() -> None:
-    asked = logs()
-    cursor = asked.query("Numbers", LogQuery(), limit=3).cursor
+    result = logs()
+    cursor = result.query("Numbers", LogQuery(), limit=3).cursor
     assert cursor is not None
     with pytest.raises(SystemToolError, check=has_outcome("invalid"), match="does not belong to this query"):
         asked.query("Numbers", LogQuery(min_level=ERROR), limit=3, cursor=cursor)
@@ -220,10 +220,10 @@ def test_times() -> None:
 def test_machine_without_logs_returns_empty_list(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(discovery, "JOURNAL_DIRS", (str(tmp_path / "none"),))
     monkeypatch.setattr(discovery, "TEXT_LOG_DIR", str(tmp_path / "none"))
-    found = dict(discovery._unix([]))
-    assert set(found) == {"System", "Application", "Security", "Kernel"}
-    assert all(isinstance(log, EmptyLog) for log in found.values())
-    answer = LogRegistry(lambda: found, EncryptedCursorCodec()).query("System", LogQuery(), limit=10)
+    result = dict(discovery._unix([]))
+    assert set(result) == {"System", "Application", "Security", "Kernel"}
+    assert all(isinstance(log, EmptyLog) for log in result.values())
+    answer = LogRegistry(lambda: result, EncryptedCursorCodec()).query("System", LogQuery(), limit=10)
     assert answer.entries == []
     assert "not available on this machine" in answer.problems[0]
 
@@ -232,10 +232,10 @@ def test_text_logs_have_windows_names(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr(discovery, "JOURNAL_DIRS", ())
     monkeypatch.setattr(discovery, "TEXT_LOG_DIR", str(tmp_path))
     (tmp_path / "auth.log").write_text("Oct 11 22:14:15 host sshd[1]: session opened\n")
-    found = dict(discovery._unix([]))
-    assert type(found["Security"]).__name__ == "TextLog"
-    assert type(found["System"]).__name__ == "DirectoryLog"
-    answer = LogRegistry(lambda: found, EncryptedCursorCodec()).query("security", LogQuery(), limit=10)
+    result = dict(discovery._unix([]))
+    assert type(result["Security"]).__name__ == "TextLog"
+    assert type(result["System"]).__name__ == "DirectoryLog"
+    answer = LogRegistry(lambda: result, EncryptedCursorCodec()).query("security", LogQuery(), limit=10)
     assert [entry.message for entry in answer.entries] == ["session opened"]
 
 
@@ -250,9 +250,9 @@ def test_journals_have_windows_names(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     (folder / "system.journal").write_bytes(forgery.journal(entries))
     (folder / "user-1000.journal").write_bytes(forgery.journal([forgery.entry("a program")], seqnum_id=b"u" * 16))
     monkeypatch.setattr(discovery, "JOURNAL_DIRS", (str(tmp_path),))
-    asked = LogRegistry(lambda: dict(discovery._unix([])), EncryptedCursorCodec())
+    result = LogRegistry(lambda: dict(discovery._unix([])), EncryptedCursorCodec())
     messages = {
-        name: {entry.message for entry in asked.query(name, LogQuery(), limit=10).entries}
+        name: {entry.message for entry in result.query(name, LogQuery(), limit=10).entries}
         for name in ("System", "Kernel", "Security", "Application")
     }
     assert messages == {

@@ -41,15 +41,15 @@ def numbers(entries: list[LogEntry]) -> list[int]:
 
 
 def page(log: TextLog | DirectoryLog, after: object, size: int) -> tuple[list[LogEntry], object]:
-    found: list[LogEntry] = []
+    results: list[LogEntry] = []
     position = after
     for entry in log.scan_newest_first(LogQuery(), after, []):
         if entry is not None:
-            found.append(entry)
+            results.append(entry)
             position = json.loads(json.dumps(entry.position))
-            if len(found) == size:
+            if len(results) == size:
                 break
-    return found, position
+    return results, position
 
 
 def test_newest_line_is_first(tmp_path: Path) -> None:
@@ -156,8 +156,8 @@ def test_packed_file_that_is_a_bomb_or_damaged_is_a_problem(tmp_path: Path, monk
     (tmp_path / "log.1.gz").write_bytes(gzip.compress(bytes(50_000_000)))
     (tmp_path / "log.2.gz").write_bytes(b"\x1f\x8b nonsense")
     problems: list[str] = []
-    found = [entry for entry in log_of(tmp_path / "log").scan_newest_first(LogQuery(), None, problems) if entry]
-    assert numbers(found) == [2, 1, 0]
+    results = [entry for entry in log_of(tmp_path / "log").scan_newest_first(LogQuery(), None, problems) if entry]
+    assert numbers(results) == [2, 1, 0]
     assert len(problems) == 2
 
 
@@ -190,17 +190,17 @@ def test_directory_pages_are_stable_under_growth(tmp_path: Path) -> None:
     for part in range(3):
         (tmp_path / f"{part}.log").write_text("".join(line(n) for n in range(part, 60, 3)))
     log = DirectoryLog("test", "", AllowedPaths([tmp_path]), str(tmp_path))
-    found: list[LogEntry] = []
+    results: list[LogEntry] = []
     position = None
     for n in range(100, 200):
         entries, position = page(log, position, 7)
-        found += entries
+        results += entries
         if len(entries) < 7:
             break
         with (tmp_path / f"{n % 3}.log").open("a") as file:
             file.write(line(n))
         (tmp_path / f"late{n}.log").write_text(line(3000 + n))
-    assert numbers(found) == list(range(59, -1, -1))
+    assert numbers(results) == list(range(59, -1, -1))
 
 
 def test_entries_of_a_folder_are_found_again_by_their_ids(tmp_path: Path) -> None:
@@ -227,13 +227,13 @@ def test_page_continues_in_older_files_after_truncation(tmp_path: Path, gone: bo
     (tmp_path / "log.2").write_text(lines(0, 100))
     (tmp_path / "log.1").write_text(lines(100, 200))
     log = log_of(tmp_path / "log")
-    found, position = page(log, None, 10)
-    assert numbers(found) == list(range(199, 189, -1))
+    result, position = page(log, None, 10)
+    assert numbers(result) == list(range(199, 189, -1))
     if gone:
         (tmp_path / "log.1").unlink()
     else:
         (tmp_path / "log.1").write_text(lines(200, 205))
     problems: list[str] = []
-    rest = [one for one in log.scan_newest_first(LogQuery(), position, problems) if isinstance(one, LogEntry)]
+    rest = [item for item in log.scan_newest_first(LogQuery(), position, problems) if isinstance(item, LogEntry)]
     assert numbers(rest) == list(range(99, -1, -1))
     assert len(problems) == 1 and "was truncated or removed" in problems[0]

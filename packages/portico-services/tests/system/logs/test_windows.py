@@ -48,8 +48,8 @@ class Api(SimpleNamespace):
             raise Failure(15007)
         if path == "Security":
             raise Failure(5)
-        wanted = [event for event in reversed(self.events) if self._fits(event, query)]
-        return iter(wanted)
+        expected = [event for event in reversed(self.events) if self._fits(event, query)]
+        return iter(expected)
 
     def _fits(self, event: str, query: str) -> bool:
         number = int(event.split("<EventRecordID>")[1].split("<")[0])

@@ -42,26 +42,26 @@ def theirs(python: str, path: Path, *unsafe: str) -> dict[tuple[str, ...], list[
 
 
 def ours(path: Path) -> dict[tuple[str, ...], list[object]]:
-    found: dict[tuple[str, ...], list[object]] = {}
+    results: dict[tuple[str, ...], list[object]] = {}
     for place, key in Hive(path.read_bytes()).walk():
-        values = [[one.name, one.number, base64.b64encode(one.data).decode()] for one in key.values()]
-        found[place] = [key.written, sorted(values)]
-    return found
+        values = [[item.name, item.number, base64.b64encode(item.data).decode()] for item in key.values()]
+        results[place] = [key.written, sorted(values)]
+    return results
 
 
 @pytest.mark.parametrize("name", ["NTUSER.DAT", "NTUSER_with_winscp.DAT", "SYSTEM"])
 def test_corpus_keys_match_hivex(name: str, hive_files: dict[str, Path], hivex: str) -> None:
-    found, expected = ours(hive_files[name]), theirs(hivex, hive_files[name])
-    assert found.keys() == expected.keys()
+    result, expected = ours(hive_files[name]), theirs(hivex, hive_files[name])
+    assert result.keys() == expected.keys()
     for place, content in expected.items():
-        assert found[place] == content, place
+        assert result[place] == content, place
 
 
 def test_of_a_corrupted_hive_no_less_is_read_than_by_hivex(hive_files: dict[str, Path], hivex: str) -> None:
     path = hive_files["corrupted_system_hive"]
-    found, expected = ours(path), theirs(hivex, path, "unsafe")
-    assert expected.keys() <= found.keys()
-    assert all(found[place] == content for place, content in expected.items())
+    result, expected = ours(path), theirs(hivex, path, "unsafe")
+    assert expected.keys() <= result.keys()
+    assert all(result[place] == content for place, content in expected.items())
     hive = Hive(path.read_bytes())
     assert list(hive.walk())
     assert hive.problems

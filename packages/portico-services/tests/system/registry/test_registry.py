@@ -151,10 +151,10 @@ def test_settings_of_this_kernel_are_read() -> None:
 
 
 def test_gsettings_is_a_branch(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[str]] = []
+    requests: list[list[str]] = []
 
     def lines(argv: list[str], **_: Any) -> Iterator[bytes]:
-        asked.append(argv)
+        requests.append(argv)
         yield from {
             "list-schemas": [b"org.gnome.desktop.interface\n", b"org.gnome.mutter\n"],
             "list-recursively": [b"org.gnome.mutter edge-tiling true\n", b"org.gnome.mutter keys ['a', 'b']\n"],
@@ -164,18 +164,18 @@ def test_gsettings_is_a_branch(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = RegistryTree({"gsettings": GsettingsBranch()})
     assert registry.content("gsettings")[1].subkeys == ["org.gnome.desktop.interface", "org.gnome.mutter"]
     assert registry.value(r"gsettings\org.gnome.mutter", "keys")[1].value == "['a', 'b']"
-    asked.clear()
+    requests.clear()
     with pytest.raises(NotFound):
         registry.content(r"gsettings\--help; ls")
-    assert asked == []
+    assert requests == []
 
 
 def test_property_lists_are_a_branch(tmp_path: Path) -> None:
-    said = {
+    message = {
         "text": "x", "yes": True, "n": 7, "data": b"\1", "at": datetime(2026, 1, 1), "list": [1, {"a": 1}],
         "inner": {"deep": "y"},
     }  # fmt: skip
-    (tmp_path / "com.example.app.plist").write_bytes(plistlib.dumps(said, fmt=plistlib.FMT_BINARY))
+    (tmp_path / "com.example.app.plist").write_bytes(plistlib.dumps(message, fmt=plistlib.FMT_BINARY))
     (tmp_path / "broken.plist").write_bytes(b"bplist00nonsense")
     (tmp_path / "bomb.plist").write_text('<!DOCTYPE x [<!ENTITY a "b">]><plist><string>&a;</string></plist>')
     registry = RegistryTree({"plists": PlistBranch((str(tmp_path),))})
@@ -279,8 +279,8 @@ def test_truncated_hive_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "hive"
     path.write_bytes(forgery.hive()[:-16])
     registry = RegistryTree({"sample": HiveBranch(AllowedPaths([tmp_path]), str(path))}, writable=False)
-    found = registry.content("sample")[1]
-    assert found.problems == ["the file is truncated: 16 bytes are missing"]
+    result = registry.content("sample")[1]
+    assert result.problems == ["the file is truncated: 16 bytes are missing"]
 
 
 @pytest.mark.parametrize("name", ["HKLM\\SYSTEM", "HKEY_LOCAL_MACHINE\\SYSTEM", "hklm/SYSTEM/", "SYSTEM"])

@@ -65,8 +65,8 @@ async def test_list_of_logs_has_their_numbers_of_entries(tmp_path: Path) -> None
 
 
 async def test_ends_of_lines_are_shown_as_such_however_they_are_written(tmp_path: Path) -> None:
-    said = {"time": "2026-01-01T00:00:00Z", "msg": "one\r\ntwo\rthree", "data": ["a\r\nb"]}
-    (tmp_path / "log").write_text(json.dumps(said) + "\r\n")
+    message = {"time": "2026-01-01T00:00:00Z", "msg": "one\r\ntwo\rthree", "data": ["a\r\nb"]}
+    (tmp_path / "log").write_text(json.dumps(message) + "\r\n")
     (tmp_path / "notes.txt").write_bytes(b"one\r\ntwo\r\n")
     async with serving({"shop": tmp_path / "log"}, allowed_paths=[tmp_path], file_index=False) as client:
         [entry] = (await ask(client, "eventlog_query", logName="shop", messageContains="one\ntwo"))["entries"]

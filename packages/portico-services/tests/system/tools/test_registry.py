@@ -30,7 +30,7 @@ def made_hive() -> tuple[bytes, int]:
         values=[
             made.value("AppCompatCache", 3, CACHE),
             made.value("Path", 2, f"{words}\0".encode("utf-16-le")),
-            made.value("Lines", 7, "".join(f"{one}\0" for one in [*texts, ""]).encode("utf-16-le")),
+            made.value("Lines", 7, "".join(f"{item}\0" for item in [*texts, ""]).encode("utf-16-le")),
             made.value("Solid", 1, ("x" * 9000 + "\0").encode("utf-16-le")),
         ],
     )
@@ -58,8 +58,8 @@ async def client(hive: Path) -> AsyncIterator[Client]:
 
 
 async def asked(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
-    found: dict[str, Any] = (await client.call_tool(tool, arguments)).structured
-    return found
+    result: dict[str, Any] = (await client.call_tool(tool, arguments)).structured
+    return result
 
 
 async def test_every_subkey_is_on_one_page(client: Client) -> None:
@@ -94,21 +94,21 @@ async def test_writes_between_pages_do_not_shift_the_listing() -> None:
         first = await asked(client, "reg_list", path=key, limit=2)
         await asked(client, "reg_write", path=key, name="a", value="new")
         second = await asked(client, "reg_list", path=key, limit=2, cursor=first["nextCursor"])
-    shown = [[value["name"] for value in page["values"]] for page in (first, second)]
-    assert (shown, second["nextCursor"]) == ([["b", "d"], ["f"]], None)
+    shown_items = [[value["name"] for value in page["values"]] for page in (first, second)]
+    assert (shown_items, second["nextCursor"]) == ([["b", "d"], ["f"]], None)
 
 
 async def test_long_value_is_had_in_parts(client: Client) -> None:
     where = {"path": r"sys\ControlSet002\Control\Manager", "name": "AppCompatCache"}
     whole = await asked(client, "reg_read", **where)
     assert (bytes.fromhex(whole["value"]), whole["size"], whole["nextOffset"]) == (CACHE, len(CACHE), None)
-    found, offset = b"", 0
+    result, offset = b"", 0
     while offset is not None:
         part = await asked(client, "reg_read", **where, offset=offset, length=10_000)
         assert part["offset"] == offset
-        found += bytes.fromhex(part["value"])
+        result += bytes.fromhex(part["value"])
         offset = part["nextOffset"]
-    assert found == CACHE
+    assert result == CACHE
     assert bytes.fromhex((await asked(client, "reg_read", **where, offset=56_250, length=100))["value"]) == CACHE[-6:]
     assert (await asked(client, "reg_read", **where, offset=10**9))["value"] == ""
 
@@ -130,13 +130,13 @@ async def test_long_text_is_divided_between_words(client: Client, name: str) -> 
 
 async def test_list_of_texts_is_divided_between_them(client: Client) -> None:
     where = {"path": r"sys\ControlSet002\Control\Manager", "name": "Lines"}
-    found: list[str] = []
+    results: list[str] = []
     offset = 0
     while offset is not None:
         part = await asked(client, "reg_read", **where, offset=offset, length=4000)
-        found += part["value"]
+        results += part["value"]
         offset = part["nextOffset"]
-    assert found == [f"line {n}" for n in range(5000)]
+    assert results == [f"line {n}" for n in range(5000)]
 
 
 async def test_no_part_begins_or_ends_within_a_name(hive: Path) -> None:
@@ -202,7 +202,7 @@ async def test_healthy_key_does_not_repeat_the_damage_of_its_neighbours(tmp_path
 async def test_real_system_hive_is_listed_whole(hive_files: dict[str, Path]) -> None:
     """Its largest key has more subkeys than a page."""
     keys = {path: [sub.name for sub in key.subkeys()] for path, key in Hive(hive_files["SYSTEM"].read_bytes()).walk()}
-    path, expected = max(keys.items(), key=lambda one: len(one[1]))
+    path, expected = max(keys.items(), key=lambda item: len(item[1]))
     assert len(expected) > 1000
     server = Server("machine")
     server.add(System(hives={"sys": hive_files["SYSTEM"]}, platform_logs=False, privacy="off"))

@@ -61,16 +61,16 @@ def test_every_command_has_an_example_that_can_be_parsed(command: str) -> None:
 @pytest.mark.parametrize("command", [one for one in all_commands() if form_for(one).action_options])
 def test_help_of_an_action_has_its_options_only(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     parser = parser_for(command)
-    known = {name for flag in parser.flags for name in flag.option_strings}
+    known_names = {name for flag in parser.flags for name in flag.option_strings}
     options = form_for(command).action_options
-    assert options.keys() <= known
+    assert options.keys() <= known_names
     for action in parser.actions:
         with pytest.raises(SystemExit) as ended:
             parser.parse([action, "--help"])
-        shown = capsys.readouterr().out
-        assert ended.value.code == 0 and f"portico {command} {action}" in shown
+        output = capsys.readouterr().out
+        assert ended.value.code == 0 and f"portico {command} {action}" in output
         for option, owners in options.items():
-            assert (f" {option} " in shown.replace("\n", " ").partition("xample")[0]) == (action in owners.split())
+            assert (f" {option} " in output.replace("\n", " ").partition("xample")[0]) == (action in owners.split())
 
 
 @pytest.mark.parametrize(

@@ -281,7 +281,7 @@ async def test_initialize_result_has_server_info_of_the_version(
 ) -> None:
     """InitializeResult: `title` since 2025-06-18, `icons`, `description` and `websiteUrl` since 2025-11-25,
     `completions` since 2025-03-26."""
-    said = await connect(server).initialize(revision)
+    result = await connect(server).initialize(revision)
     who = {"name": "host", "version": "1.0.0"}
     if revision >= V2025_06_18:
         who["title"] = "The host"
@@ -299,7 +299,7 @@ async def test_initialize_result_has_server_info_of_the_version(
     }
     if revision >= V2025_03_26:
         capabilities["completions"] = {}
-    assert said == {
+    assert result == {
         "protocolVersion": revision,
         "capabilities": capabilities,
         "serverInfo": who,
@@ -457,10 +457,10 @@ async def test_level_that_does_not_exist_is_invalid_params(params: Any, server: 
 
 async def heard(wire: Any) -> list[Any]:
     await turns()
-    said = []
+    messages = []
     while not wire.is_silent:
-        said.append(await wire.receive())
-    return said
+        messages.append(await wire.receive())
+    return messages
 
 
 @pytest.mark.requirement("resources.subscribe")

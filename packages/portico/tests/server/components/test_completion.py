@@ -39,12 +39,12 @@ def server() -> Server:
 
     @server.completion("paint", "colour")
     async def colours(typed: str) -> list[str]:
-        return [one for one in ("red", "rose", "blue") if one.startswith(typed)]
+        return [item for item in ("red", "rose", "blue") if item.startswith(typed)]
 
     @server.completion("map://{country}/{city}", "city")
     def cities(typed: str, given: dict[str, str]) -> list[str]:
-        known = {"fr": ["Paris", "Pau"], "it": ["Pisa"]}.get(given.get("country", ""), [])
-        return [one for one in known if one.startswith(typed)]
+        response = {"fr": ["Paris", "Pau"], "it": ["Pisa"]}.get(given.get("country", ""), [])
+        return [item for item in response if item.startswith(typed)]
 
     @server.completion("place", "country")
     def countries(typed: str) -> list[str]:
@@ -61,16 +61,16 @@ async def complete(ref: dict[str, str], argument: str, value: str, **options: An
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_argument_of_a_prompt_is_completed(revision: str) -> None:
-    found = await complete(PAINT, "colour", "r", protocol_version=revision)
-    assert (found.values, found.total, found.has_more) == (["red", "rose"], 2, False)
+    result = await complete(PAINT, "colour", "r", protocol_version=revision)
+    assert (result.values, result.total, result.has_more) == (["red", "rose"], 2, False)
 
 
 @pytest.mark.requirement("completion.context")
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_template_variable_completion_receives_known_values(revision: str) -> None:
     """2025-06-18 brought the context; before, it is not said."""
-    found = await complete(PLACE, "city", "P", context={"country": "fr"}, protocol_version=revision)
-    assert found.values == (["Paris", "Pau"] if revision >= "2025-06-18" else [])
+    result = await complete(PLACE, "city", "P", context={"country": "fr"}, protocol_version=revision)
+    assert result.values == (["Paris", "Pau"] if revision >= "2025-06-18" else [])
     assert (await complete(PLACE, "city", "P", protocol_version=revision)).values == []
 
 
@@ -115,9 +115,9 @@ async def test_at_most_a_hundred_values_are_sent() -> None:
     server.prompt("p")(lambda n: n)
     server.completion("p", "n")(lambda typed: range(250))
     async with Client(server) as client:
-        found = await client.complete({"type": "ref/prompt", "name": "p"}, "n", "")
-    assert (len(found.values), found.total, found.has_more) == (100, 250, True)
-    assert found.values[-1] == "99"
+        result = await client.complete({"type": "ref/prompt", "name": "p"}, "n", "")
+    assert (len(result.values), result.total, result.has_more) == (100, 250, True)
+    assert result.values[-1] == "99"
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ async def test_completion_function_may_return_any_iterable(given: Any, expected:
     server.prompt("p")(lambda n: n)
     server.completion("p", "n")(lambda typed: given)
     async with Client(server) as client:
-        found = await client.complete({"type": "ref/prompt", "name": "p"}, "n", "")
-    assert (found.values, found.total, found.has_more) == expected
+        result = await client.complete({"type": "ref/prompt", "name": "p"}, "n", "")
+    assert (result.values, result.total, result.has_more) == expected
 
 
 @pytest.mark.requirement("completion.bounded")
@@ -144,8 +144,8 @@ async def test_explicit_completion_is_limited_to_100_values() -> None:
     server.prompt("p")(lambda n: n)
     server.completion("p", "n")(lambda typed: Completion([str(n) for n in range(101)]))
     async with Client(server) as client:
-        found = await client.complete({"type": "ref/prompt", "name": "p"}, "n", "")
-    assert len(found.values) <= 100
+        result = await client.complete({"type": "ref/prompt", "name": "p"}, "n", "")
+    assert len(result.values) <= 100
 
 
 async def test_plain_function_runs_in_a_thread() -> None:

@@ -203,9 +203,9 @@ async def test_cancelled_entry_exits_the_context_manager() -> None:
                 entered.set()
                 go.wait(10)
 
-    one = dependencies._InThread(blocking(), Threads())  # type: ignore[arg-type]
-    one._lock = Slow()  # type: ignore[assignment]
-    entering = asyncio.ensure_future(one.__aenter__())
+    message = dependencies._InThread(blocking(), Threads())  # type: ignore[arg-type]
+    message._lock = Slow()  # type: ignore[assignment]
+    entering = asyncio.ensure_future(message.__aenter__())
     try:
         assert await asyncio.to_thread(entered.wait, 10)
         entering.cancel()

@@ -33,7 +33,7 @@ async def test_prompt_is_listed_with_its_arguments() -> None:
         [prompt] = await client.list_prompts()
     assert (prompt.name, prompt.title, prompt.description) == ("review", "Review", "Review some code.")
     assert prompt.arguments is not None
-    assert [(one.name, one.description, one.required) for one in prompt.arguments] == [
+    assert [(argument.name, argument.description, argument.required) for argument in prompt.arguments] == [
         ("code", "What to review", True),
         ("style", None, False),
     ]
@@ -53,8 +53,8 @@ async def test_older_client_does_not_receive_unknown_members(connect: Connect, r
     if revision != "2026-07-28":
         await wire.initialize(revision)
     [prompt] = (await wire.request_as(revision, "prompts/list"))["result"]["prompts"]
-    known = {"name"} | ({"title", "_meta"} if revision >= "2025-06-18" else set())
-    assert prompt.keys() == known | ({"icons"} if revision >= "2025-11-25" else set())
+    known_names = {"name"} | ({"title", "_meta"} if revision >= "2025-06-18" else set())
+    assert prompt.keys() == known_names | ({"icons"} if revision >= "2025-11-25" else set())
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
@@ -100,7 +100,7 @@ async def echo(said: str) -> str:
 async def test_return_values_become_messages(value: Any, expected: list[tuple[str, str]]) -> None:
     server = Server("s")
     server.prompt("p")(lambda: value)
-    assert [(one.role, one.content.text) for one in await messages(server, "p")] == expected
+    assert [(message.role, message.content.text) for message in await messages(server, "p")] == expected
 
 
 async def test_explicit_result_is_unchanged() -> None:
@@ -108,8 +108,8 @@ async def test_explicit_result_is_unchanged() -> None:
     full = GetPromptResult(description="Code review for Set", messages=[PromptMessage("user", TextContent(text="x"))])
     server.prompt("p")(lambda: full)
     async with Client(server) as client:
-        said = await client.get_prompt("p")
-    assert (said.description, said.messages[0].content.text) == ("Code review for Set", "x")
+        response = await client.get_prompt("p")
+    assert (response.description, response.messages[0].content.text) == ("Code review for Set", "x")
 
 
 @pytest.mark.requirement("content.base64")
@@ -224,8 +224,8 @@ async def test_rejection_of_the_author_is_an_error_with_the_authors_words(connec
     wire = connect(server)
     if revision != "2026-07-28":
         await wire.initialize(revision)
-    said = await wire.request_as(revision, "prompts/get", {"name": "refuse"})
-    assert "Not on Sundays." in said["error"]["message"]
+    error = await wire.request_as(revision, "prompts/get", {"name": "refuse"})
+    assert "Not on Sundays." in error["error"]["message"]
 
 
 async def test_tool_and_a_prompt_may_share_a_name() -> None:

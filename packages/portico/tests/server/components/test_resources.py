@@ -64,8 +64,8 @@ async def test_templates_are_listed_apart() -> None:
     server.resource("a://b")(lambda: "")
     server.resource("a://{x}")(lambda x: x)
     async with Client(server) as client:
-        assert [one.uri for one in await client.list_resources()] == ["a://b"]
-        assert [one.uri_template for one in await client.list_resource_templates()] == ["a://{x}"]
+        assert [item.uri for item in await client.list_resources()] == ["a://b"]
+        assert [item.uri_template for item in await client.list_resource_templates()] == ["a://{x}"]
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
@@ -80,12 +80,12 @@ async def test_older_client_does_not_receive_unknown_members(connect: Connect, r
         await wire.initialize(revision)
     [resource] = (await wire.request_as(revision, "resources/list"))["result"]["resources"]
     [template] = (await wire.request_as(revision, "resources/templates/list"))["result"]["resourceTemplates"]
-    known = {"name", "annotations"}
-    known |= {"title", "_meta"} if revision >= "2025-06-18" else set()
-    known |= {"icons"} if revision >= "2025-11-25" else set()
-    assert (resource.keys(), template.keys()) == (known | {"uri"}, known | {"uriTemplate"})
-    for one in (resource, template):
-        assert ("lastModified" in one["annotations"]) is (revision >= "2025-06-18")
+    known_names = {"name", "annotations"}
+    known_names |= {"title", "_meta"} if revision >= "2025-06-18" else set()
+    known_names |= {"icons"} if revision >= "2025-11-25" else set()
+    assert (resource.keys(), template.keys()) == (known_names | {"uri"}, known_names | {"uriTemplate"})
+    for item in (resource, template):
+        assert ("lastModified" in item["annotations"]) is (revision >= "2025-06-18")
 
 
 # What is read
@@ -149,8 +149,8 @@ async def test_resource_may_have_several_contents() -> None:
     parts = [TextResourceContents(uri="a://b/1", text="one"), BlobResourceContents(uri="a://b/2", blob="AA==")]
     server.resource("a://b")(lambda: parts)
     async with Client(server) as client:
-        one, two = await client.read_resource("a://b")
-    assert (one.uri, one.text, two.uri, two.blob) == ("a://b/1", "one", "a://b/2", "AA==")
+        item, two = await client.read_resource("a://b")
+    assert (item.uri, item.text, two.uri, two.blob) == ("a://b/1", "one", "a://b/2", "AA==")
 
 
 @pytest.mark.parametrize("body", ["async", "thread", "inline"])
@@ -289,8 +289,8 @@ async def test_rejection_of_the_author_is_an_error_with_the_authors_words(connec
     wire = connect(server)
     if revision != "2026-07-28":
         await wire.initialize(revision)
-    said = await wire.request_as(revision, "resources/read", {"uri": "a://b"})
-    assert "The archive is closed." in said["error"]["message"]
+    response = await wire.request_as(revision, "resources/read", {"uri": "a://b"})
+    assert "The archive is closed." in response["error"]["message"]
 
 
 # Changes
@@ -369,5 +369,5 @@ async def test_reading_in_the_middle_of_many_reads_is_not_confused() -> None:
         return str(n)
 
     async with Client(server) as client:
-        found = await asyncio.gather(*(client.read_resource(f"a://{n}") for n in range(50)))
-    assert [contents[0].text for contents in found] == [str(n) for n in range(50)]
+        result = await asyncio.gather(*(client.read_resource(f"a://{n}") for n in range(50)))
+    assert [contents[0].text for contents in result] == [str(n) for n in range(50)]

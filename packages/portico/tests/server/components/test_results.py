@@ -179,8 +179,8 @@ async def test_value_is_structured_as_an_object(
     assert same(result["structuredContent"], {"result": json} if is_wrapped else json)
     [block] = result["content"]
     assert block["type"] == "text"
-    said = block["text"] if isinstance(value, str) else msgspec.json.decode(block["text"])
-    assert same(said, json)
+    data = block["text"] if isinstance(value, str) else msgspec.json.decode(block["text"])
+    assert same(data, json)
 
 
 @pytest.mark.parametrize("hint, value, json", VALUES, ids=lambda one: str(one)[:40])
@@ -243,9 +243,9 @@ async def test_promised_text_is_structured_too(connect: Connect, revision: str) 
     """As FastMCP and the official SDK have it: their clients read the value there."""
     tool, result = await listed_and_called(connect, returning(str, "words"), revision)
     assert result["content"] == [{"type": "text", "text": "words"}]
-    known = revision >= "2025-06-18"
-    assert ("outputSchema" in tool, "structuredContent" in result) == (known, known)
-    if known:
+    known_names = revision >= "2025-06-18"
+    assert ("outputSchema" in tool, "structuredContent" in result) == (known_names, known_names)
+    if known_names:
         assert result["structuredContent"] == {"result": "words"}
 
 
@@ -529,8 +529,8 @@ async def test_result_that_matches_an_explicit_schema_is_sent(connect: Connect, 
 @pytest.mark.parametrize("revision", STRUCTURED)
 async def test_explicit_result_is_an_object_for_clients_with_schema(connect: Connect, revision: str) -> None:
     result = CallToolResult(content=[], structured_content=[1], is_error=False)
-    _, said = await listed_and_called(connect, promising(result, {"type": "array"}), revision)
-    assert said["structuredContent"] == ([1] if revision == "2026-07-28" else {"result": [1]})
+    _, message = await listed_and_called(connect, promising(result, {"type": "array"}), revision)
+    assert message["structuredContent"] == ([1] if revision == "2026-07-28" else {"result": [1]})
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)

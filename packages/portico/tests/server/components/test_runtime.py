@@ -379,8 +379,11 @@ async def test_notifications_of_a_threaded_tool_precede_its_result(connect: Conn
 
     wire = connect(server)
     await wire.request_stateless("tools/call", {"name": "work"}, log_level="info", progressToken="t")
-    said = [one["params"].get("data", one["params"].get("progress")) for one in wire.other_messages]
-    assert said == [number for number in range(20) for _ in range(2)]
+    messages = [
+        other_message["params"].get("data", other_message["params"].get("progress"))
+        for other_message in wire.other_messages
+    ]
+    assert messages == [number for number in range(20) for _ in range(2)]
 
 
 # Turns
@@ -417,11 +420,11 @@ async def queued(server: Server, count: int) -> None:
 async def test_busy_caller_does_not_delay_another(gate: Gate, greedy: Any, modest: Any) -> None:
     order: list[str] = []
     server = ordered(order, gate)
-    async with Client(server, **greedy) as many, Client(server, **modest) as one:
+    async with Client(server, **greedy) as many, Client(server, **modest) as client:
         calls = [asyncio.create_task(many.call_tool("work", {"who": "greedy"})) for _ in range(20)]
         await gate.has(1)
         await queued(server, 19)
-        calls.append(asyncio.create_task(one.call_tool("work", {"who": "modest"})))
+        calls.append(asyncio.create_task(client.call_tool("work", {"who": "modest"})))
         await queued(server, 20)
         gate.opened.set()
         await asyncio.gather(*calls)
@@ -435,7 +438,7 @@ async def test_clients_of_one_principal_share_one_turn(gate: Gate) -> None:
     server = ordered(order, gate)
     async with AsyncExitStack() as stack:
         names = [f"name-{n}" for n in range(10)]
-        many = [await stack.enter_async_context(Client(server, principal="ada", client_name=one)) for one in names]
+        many = [await stack.enter_async_context(Client(server, principal="ada", client_name=name)) for name in names]
         modest = await stack.enter_async_context(Client(server, principal="bob"))
         calls = [asyncio.create_task(client.call_tool("work", {"who": "greedy"})) for client in many]
         await gate.has(1)
@@ -455,7 +458,7 @@ async def test_beyond_a_bound_a_caller_is_informed_when_to_come_back(
     server = ordered([], gate)
     async with (
         Client(server, protocol_version=revision, principal="ada") as many,
-        Client(server, principal="bob") as one,
+        Client(server, principal="bob") as client,
     ):
         calls = [asyncio.create_task(many.call_tool("work", {"who": "ada"}))]
         await gate.has(1)
@@ -464,7 +467,7 @@ async def test_beyond_a_bound_a_caller_is_informed_when_to_come_back(
         with pytest.raises(ToolError, match=r"Try again in \d+ s"):
             await many.call_tool("work", {"who": "ada"})
         # Another caller is not told so.
-        calls.append(asyncio.create_task(one.call_tool("work", {"who": "bob"})))
+        calls.append(asyncio.create_task(client.call_tool("work", {"who": "bob"})))
         await queued(server, 4)
         gate.opened.set()
         await asyncio.gather(*calls)
@@ -478,8 +481,8 @@ async def test_call_that_was_cancelled_while_it_waited_does_not_count(gate: Gate
         await gate.has(1)
         waiting = [asyncio.create_task(client.call_tool("work", {"who": "gone"})) for _ in range(5)]
         await queued(server, 5)
-        for one in waiting:
-            one.cancel()
+        for item in waiting:
+            item.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
         async with asyncio.timeout(TIMEOUT_SECONDS):
             while server.thread_pool._turns.size:  # noqa: ASYNC110  a queue that nothing waits for tells nobody
@@ -508,8 +511,8 @@ async def test_bound_holds_after_calls_that_were_cancelled_while_they_waited(
         await gate.has(1)
         for _ in range(5):
             gone = await wait()
-            for one in gone:
-                one.cancel()
+            for item in gone:
+                item.cancel()
             await asyncio.gather(*gone, return_exceptions=True)
         gate.opened.set()
         await first

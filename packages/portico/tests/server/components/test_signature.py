@@ -727,14 +727,14 @@ def test_problem_can_be_read_by_a_program() -> None:
 
 
 def test_all_problems_are_reported_at_once() -> None:
-    found = problems(read(limited), {"unit": "celcius", "limits": 3})
-    assert [problem.message for problem in found] == [
+    message = problems(read(limited), {"unit": "celcius", "limits": 3})
+    assert [problem.message for problem in message] == [
         "Unknown argument 'limits'. Did you mean 'limit'? Accepted: 'limit', 'unit'.",
         "Missing argument 'limit': expected an integer between 1 and 10000.",
         "Invalid argument 'unit': expected one of 'celsius', 'kelvin', received the string \"celcius\"."
         " Did you mean 'celsius'?",
     ]
-    assert [problem.suggestion for problem in found] == ["did you mean 'limit'?", "", "did you mean 'celsius'?"]
+    assert [problem.suggestion for problem in message] == ["did you mean 'limit'?", "", "did you mean 'celsius'?"]
 
 
 def test_missing_argument_error_has_its_description() -> None:
@@ -748,13 +748,15 @@ def test_function_without_parameters_rejects_arguments() -> None:
 
 
 def test_paths_lead_to_the_value() -> None:
-    found = problems(taking(Order), {"x": {"items": [{"price": 1}, {"price": 1}, {"price": "free", "nam": 1}, {}]}})
-    assert [problem.path for problem in found] == [
+    result = problems(taking(Order), {"x": {"items": [{"price": 1}, {"price": 1}, {"price": "free", "nam": 1}, {}]}})
+    assert [problem.path for problem in result] == [
         "arguments.x.items[2].price",
         "arguments.x.items[2].nam",
         "arguments.x.items[3].price",
     ]
-    assert found[1].message == "Unknown argument 'nam' in 'x.items[2]'. Did you mean 'name'? Accepted: 'price', 'name'."
+    assert (
+        result[1].message == "Unknown argument 'nam' in 'x.items[2]'. Did you mean 'name'? Accepted: 'price', 'name'."
+    )
 
 
 def test_keys_that_are_no_names_are_quoted_in_paths() -> None:
@@ -772,8 +774,8 @@ def test_nearest_member_of_a_union_is_explained() -> None:
 
 
 def test_author_of_a_class_speaks() -> None:
-    found = message(taking(list[Period]), {"x": [{"start": 1, "end": 2}, {"start": 2, "end": 1}]})
-    assert found == "Invalid argument 'x[1]': the end must not be before the start."
+    result = message(taking(list[Period]), {"x": [{"start": 1, "end": 2}, {"start": 2, "end": 1}]})
+    assert result == "Invalid argument 'x[1]': the end must not be before the start."
 
 
 def test_author_is_received_and_the_cause_is_not() -> None:
@@ -791,9 +793,9 @@ def test_author_is_received_and_the_cause_is_not() -> None:
 
 
 def test_pydantic_problems_are_reported_in_our_words() -> None:
-    found = problems(taking(Model), {"x": {"inner": {"a": "x"}, "tags": [1], "day": "2026-02-31"}})
-    assert [problem.path for problem in found] == ["arguments.x.inner.a", "arguments.x.day", "arguments.x.tags[0]"]
-    assert found[0].message == ("Invalid argument 'x.inner.a': expected a valid integer, received the string \"x\".")
+    result = problems(taking(Model), {"x": {"inner": {"a": "x"}, "tags": [1], "day": "2026-02-31"}})
+    assert [problem.path for problem in result] == ["arguments.x.inner.a", "arguments.x.day", "arguments.x.tags[0]"]
+    assert result[0].message == ("Invalid argument 'x.inner.a': expected a valid integer, received the string \"x\".")
     assert message(taking(Model), {"x": {}}) == "Missing argument 'x.inner'."
 
 
@@ -865,10 +867,10 @@ def test_number_of_problems_is_limited() -> None:
 
 
 def expression(depth: int, leaf: Any) -> Any:
-    found = leaf
+    results = leaf
     for _ in range(depth):
-        found = {"a": found, "b": 1}
-    return found
+        results = {"a": results, "b": 1}
+    return results
 
 
 def test_unions_that_hold_unions_take_linear_time() -> None:

@@ -121,11 +121,11 @@ async def test_older_client_does_not_receive_unknown_members(connect: Connect, r
     if revision != "2026-07-28":
         await wire.initialize(revision)
     [tool] = (await wire.request_as(revision, "tools/list"))["result"]["tools"]
-    known = {"name", "inputSchema"}
-    known |= {"annotations"} if revision >= "2025-03-26" else set()
-    known |= {"title", "outputSchema", "_meta"} if revision >= "2025-06-18" else set()
-    known |= {"icons"} if revision >= "2025-11-25" else set()
-    assert tool.keys() == known
+    known_names = {"name", "inputSchema"}
+    known_names |= {"annotations"} if revision >= "2025-03-26" else set()
+    known_names |= {"title", "outputSchema", "_meta"} if revision >= "2025-06-18" else set()
+    known_names |= {"icons"} if revision >= "2025-11-25" else set()
+    assert tool.keys() == known_names
 
 
 def test_function_is_still_a_function() -> None:
@@ -246,8 +246,8 @@ async def test_arguments_arrive_as_the_types_that_were_requested(revision: str) 
 async def test_tool_without_parameters_receives_no_arguments(connect: Connect, arguments: dict[str, Any]) -> None:
     server = Server("s")
     server.tool("bare")(lambda: "bare")
-    said = await connect(server).request_stateless("tools/call", {"name": "bare", **arguments})
-    assert said["result"]["content"][0]["text"] == "bare"
+    response = await connect(server).request_stateless("tools/call", {"name": "bare", **arguments})
+    assert response["result"]["content"][0]["text"] == "bare"
 
 
 async def test_json_inside_a_string_is_understood() -> None:
@@ -334,9 +334,9 @@ async def test_long_value_is_not_repeated_in_full() -> None:
 
 @pytest.mark.parametrize("arguments", [[], "city", 5, True])
 async def test_non_object_arguments_are_rejected(connect: Connect, arguments: Any) -> None:
-    said = await connect(strict()).request_stateless("tools/call", {"name": "order", "arguments": arguments})
-    assert said["result"]["isError"] is True
-    assert "Invalid arguments: expected an object" in said["result"]["content"][0]["text"]
+    response = await connect(strict()).request_stateless("tools/call", {"name": "order", "arguments": arguments})
+    assert response["result"]["isError"] is True
+    assert "Invalid arguments: expected an object" in response["result"]["content"][0]["text"]
 
 
 @pytest.mark.parametrize(
@@ -359,13 +359,13 @@ async def test_server_may_pin_how_wrong_arguments_are_informed(
     wire = connect(server)
     if revision != "2026-07-28":
         await wire.initialize(revision)
-    said = await wire.request_as(revision, "tools/call", {"name": "need"})
+    response = await wire.request_as(revision, "tools/call", {"name": "need"})
     if as_result:
-        assert said["result"]["isError"] is True
-        assert "Missing argument 'it'" in said["result"]["content"][0]["text"]
+        assert response["result"]["isError"] is True
+        assert "Missing argument 'it'" in response["result"]["content"][0]["text"]
     else:
-        assert said["error"]["code"] == -32602
-        assert said["error"]["data"]["problems"][0]["path"] == "arguments.it"
+        assert response["error"]["code"] == -32602
+        assert response["error"]["data"]["problems"][0]["path"] == "arguments.it"
 
 
 def repairing(**options: Any) -> Server:
@@ -401,8 +401,8 @@ async def test_strict_arguments_rejects_texts_that_would_be_repaired(
     assert expected in problem["message"]
     assert "received" in problem["message"]
     # JSON Schema takes 5.0 for an integer, and so does a strict server.
-    said = await wire.request_stateless("tools/call", {"name": "book", "arguments": {"count": 5.0}})
-    assert said["result"]["content"][0]["text"] == "(5, False, (), None)"
+    response = await wire.request_stateless("tools/call", {"name": "book", "arguments": {"count": 5.0}})
+    assert response["result"]["content"][0]["text"] == "(5, False, (), None)"
 
 
 async def test_strict_arguments_leaves_prompts_alone(connect: Connect) -> None:
@@ -412,8 +412,10 @@ async def test_strict_arguments_leaves_prompts_alone(connect: Connect) -> None:
     def plan(days: int) -> str:
         return f"{days + 1} days"
 
-    said = await connect(server).request_as("2026-07-28", "prompts/get", {"name": "plan", "arguments": {"days": "2"}})
-    assert said["result"]["messages"][0]["content"]["text"] == "3 days"
+    response = await connect(server).request_as(
+        "2026-07-28", "prompts/get", {"name": "plan", "arguments": {"days": "2"}}
+    )
+    assert response["result"]["messages"][0]["content"]["text"] == "3 days"
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
@@ -422,8 +424,8 @@ async def test_after_a_mistake_the_next_call_works(connect: Connect, revision: s
     if revision != "2026-07-28":
         await wire.initialize(revision)
     await wire.request_as(revision, "tools/call", {"name": "order", "arguments": {"days": 0}})
-    said = await wire.request_as(revision, "tools/call", {"name": "order", "arguments": {"city": "x"}})
-    assert said["result"]["content"][0]["text"] == "ordered"
+    response = await wire.request_as(revision, "tools/call", {"name": "order", "arguments": {"city": "x"}})
+    assert response["result"]["content"][0]["text"] == "ordered"
 
 
 async def test_misspelt_tool_is_met_with_the_nearest_names() -> None:

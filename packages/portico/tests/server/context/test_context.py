@@ -63,8 +63,8 @@ def asking(response_type: Any) -> Server:
 
     @server.tool
     async def ask(ctx: Context) -> str:
-        said = await ctx.elicit("Well?", response_type)
-        return f"{said.action} {said.data!r}"
+        result = await ctx.elicit("Well?", response_type)
+        return f"{result.action} {result.data!r}"
 
     return server
 
@@ -93,23 +93,23 @@ async def test_elicited_data_has_the_requested_type(
     revision: str, response_type: Any, content: dict[str, Any], expected: str
 ) -> None:
     server = asking(response_type)
-    text = await text_of(server, "ask", protocol_version=revision, elicitation_handler=lambda asked: content)
+    text = await text_of(server, "ask", protocol_version=revision, elicitation_handler=lambda request: content)
     assert text == f"accept {expected}"
 
 
 @pytest.mark.parametrize("revision", ELICITING)
 async def test_several_of_the_choices_may_be_taken_from_2025_11_25_on(revision: str) -> None:
-    asked: list[ElicitParams] = []
+    requests: list[ElicitParams] = []
 
     def answer(question: ElicitParams) -> dict[str, Any]:
-        asked.append(question)
+        requests.append(question)
         return {"value": ["x"]}
 
     text = await text_of(asking(list[Literal["x", "y"]]), "ask", protocol_version=revision, elicitation_handler=answer)
     if revision >= "2025-11-25":
         assert text == "accept ['x']"
     else:
-        assert asked == []
+        assert requests == []
         assert "the client does not support: elicitation" in text
 
 
@@ -118,7 +118,7 @@ async def test_several_of_the_choices_may_be_taken_from_2025_11_25_on(revision: 
 @pytest.mark.parametrize("revision", ELICITING)
 async def test_question_may_be_left_unanswered(revision: str, action: Any) -> None:
     text = await text_of(
-        asking(int), "ask", protocol_version=revision, elicitation_handler=lambda asked: ElicitResult(action)
+        asking(int), "ask", protocol_version=revision, elicitation_handler=lambda request: ElicitResult(action)
     )
     assert text == f"{action} None"
 
@@ -126,15 +126,15 @@ async def test_question_may_be_left_unanswered(revision: str, action: Any) -> No
 @pytest.mark.requirement("elicitation.flat")
 @pytest.mark.parametrize("revision", ELICITING)
 async def test_form_is_flat_and_has_descriptions(revision: str) -> None:
-    asked: list[ElicitParams] = []
+    requests: list[ElicitParams] = []
 
     def answer(question: ElicitParams) -> dict[str, Any]:
-        asked.append(question)
+        requests.append(question)
         return {"name": "Ada", "seats": 2}
 
     await text_of(asking(Booking), "ask", protocol_version=revision, elicitation_handler=answer)
-    assert (asked[0].message, asked[0].mode) == ("Well?", "form")
-    assert asked[0].requested_schema == {
+    assert (requests[0].message, requests[0].mode) == ("Well?", "form")
+    assert requests[0].requested_schema == {
         "type": "object",
         "properties": {
             "name": {"type": "string", "description": "Under which name"},
@@ -155,8 +155,8 @@ async def test_form_is_flat_and_has_descriptions(revision: str) -> None:
     ids=str,
 )
 async def test_choices_are_choices_of_a_form(connect: Connect, response_type: Any, field: dict[str, Any]) -> None:
-    said = await connect(asking(response_type)).request_stateless("tools/call", {"name": "ask"}, capabilities=FORM)
-    form = said["result"]["inputRequests"]["elicitation-1"]["params"]["requestedSchema"]
+    response = await connect(asking(response_type)).request_stateless("tools/call", {"name": "ask"}, capabilities=FORM)
+    form = response["result"]["inputRequests"]["elicitation-1"]["params"]["requestedSchema"]
     properties = form["properties"]["value"]
     if field["type"] == "array":
         properties["items"].setdefault("type", "string")
@@ -172,7 +172,7 @@ async def test_elicitation_response_of_the_wrong_type_is_a_tool_error(
     server = asking(response_type)
     # Our client would not send it.
     monkeypatch.setattr("portico.client.input_handlers.find_invalid_field", lambda form, content: None)
-    text = await text_of(server, "ask", protocol_version=revision, elicitation_handler=lambda asked: content)
+    text = await text_of(server, "ask", protocol_version=revision, elicitation_handler=lambda request: content)
     assert "The submitted form does not match its schema" in text
     assert "error id" not in text
 
@@ -185,15 +185,15 @@ class Trip:
 @pytest.mark.parametrize("response_type", [Trip, list[int], dict[str, int], list[Booking]], ids=str)
 @pytest.mark.parametrize("revision", ELICITING)
 async def test_form_that_cannot_be_drawn_is_the_authors_mistake(revision: str, response_type: Any) -> None:
-    asked: list[ElicitParams] = []
+    requests: list[ElicitParams] = []
 
     def answer(question: ElicitParams) -> dict[str, Any]:
-        asked.append(question)
+        requests.append(question)
         return {}
 
     text = await text_of(asking(response_type), "ask", protocol_version=revision, elicitation_handler=answer)
     assert "error id" in text
-    assert asked == []
+    assert requests == []
 
 
 @pytest.mark.parametrize("revision", ELICITING)
@@ -227,23 +227,23 @@ def visiting() -> Server:
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 async def test_page_may_be_requested(revision: str) -> None:
-    asked: list[ElicitParams] = []
+    requests: list[ElicitParams] = []
 
     def answer(question: ElicitParams) -> ElicitResult:
-        asked.append(question)
+        requests.append(question)
         return ElicitResult("accept")
 
     options: Any = {"elicitation_handler": answer, "elicitation_modes": ["form", "url"]}
     assert await text_of(visiting(), "visit", protocol_version=revision, **options) == "accept"
-    [question] = asked
+    [question] = requests
     assert (question.mode, question.url, question.message) == ("url", "https://example.com/sign-in", "Please sign in")
     assert (question.elicitation_id is not None) is (revision == "2025-11-25")
 
 
 @pytest.mark.requirement("elicitation.url")
 async def test_question_for_a_page_has_no_form(connect: Connect) -> None:
-    said = await connect(visiting()).request_stateless("tools/call", {"name": "visit"}, capabilities=EVERYTHING)
-    assert said["result"]["inputRequests"]["elicitation-1"] == {
+    response = await connect(visiting()).request_stateless("tools/call", {"name": "visit"}, capabilities=EVERYTHING)
+    assert response["result"]["inputRequests"]["elicitation-1"] == {
         "method": "elicitation/create",
         "params": {"mode": "url", "message": "Please sign in", "url": "https://example.com/sign-in"},
     }
@@ -255,9 +255,9 @@ async def test_url_elicitation_requires_2025_11_25(connect: Connect) -> None:
     wire = connect(visiting())
     await wire.initialize("2025-06-18", {"elicitation": {"form": {}, "url": {}}})
     wire.send({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {"name": "visit"}})
-    said = await wire.receive()
-    assert "method" not in said
-    assert said["result"]["isError"] is True
+    message = await wire.receive()
+    assert "method" not in message
+    assert message["result"]["isError"] is True
 
 
 # Sampling and roots
@@ -265,17 +265,17 @@ async def test_url_elicitation_requires_2025_11_25(connect: Connect) -> None:
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_clients_model_may_be_asked(revision: str) -> None:
-    asked: list[CreateMessageParams] = []
+    requests: list[CreateMessageParams] = []
 
     def answer(question: CreateMessageParams) -> str:
-        asked.append(question)
+        requests.append(question)
         return "postgres, storage"
 
     server = Server("s")
 
     @server.tool
     async def enrich(ctx: Context) -> str:
-        said = await ctx.sample(
+        result = await ctx.sample(
             "Suggest tags for: Use PostgreSQL",
             system_prompt="Be brief.",
             max_tokens=100,
@@ -283,13 +283,13 @@ async def test_clients_model_may_be_asked(revision: str) -> None:
             model_preferences=["small"],
             stop_sequences=["."],
         )
-        return f"{said.text} by {said.model}"
+        return f"{result.text} by {result.model}"
 
     assert (
         await text_of(server, "enrich", protocol_version=revision, sampling_handler=answer)
         == "postgres, storage by handler"
     )
-    [question] = asked
+    [question] = requests
     assert (question.max_tokens, question.system_prompt, question.temperature) == (100, "Be brief.", 0.5)
     assert question.messages[0].role == "user"
     assert question.model_preferences is not None
@@ -300,10 +300,10 @@ async def test_clients_model_may_be_asked(revision: str) -> None:
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 async def test_model_may_be_given_tools(revision: str) -> None:
-    asked: list[CreateMessageParams] = []
+    requests: list[CreateMessageParams] = []
 
     async def answer(question: CreateMessageParams) -> CreateMessageResult:
-        asked.append(question)
+        requests.append(question)
         return CreateMessageResult(role="assistant", content=[TextContent(text="a"), TextContent(text="b")], model="m")
 
     server = Server("s")
@@ -316,9 +316,9 @@ async def test_model_may_be_given_tools(revision: str) -> None:
     assert (
         await text_of(server, "think", protocol_version=revision, sampling_handler=answer, sampling_tools=True) == "ab"
     )
-    assert asked[0].tools is not None
-    assert asked[0].tools[0].name == "look"
-    assert len(asked[0].messages) == 2
+    assert requests[0].tools is not None
+    assert requests[0].tools[0].name == "look"
+    assert len(requests[0].messages) == 2
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
@@ -377,9 +377,9 @@ async def test_form_elicitation_requires_2025_06_18(connect: Connect, revision: 
     """Even a client that declares it: its revision has no such request."""
     wire = connect(needy())
     await wire.initialize(revision, EVERYTHING)
-    said = await wire.request("tools/call", {"name": "elicit"})
-    assert said["result"]["isError"] is True
-    assert "elicitation" in said["result"]["content"][0]["text"]
+    response = await wire.request("tools/call", {"name": "elicit"})
+    assert response["result"]["isError"] is True
+    assert "elicitation" in response["result"]["content"][0]["text"]
     assert wire.other_messages == []
 
 
@@ -394,7 +394,7 @@ async def test_body_may_do_without(revision: str) -> None:
         return (await ctx.sample("?")).text
 
     assert await text_of(server, "tags", protocol_version=revision) == "guessed"
-    assert await text_of(server, "tags", protocol_version=revision, sampling_handler=lambda asked: "asked") == "asked"
+    assert await text_of(server, "tags", protocol_version=revision, sampling_handler=lambda request: "asked") == "asked"
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)
@@ -443,8 +443,8 @@ def parallel() -> Server:
 
     @server.tool
     async def three(ctx: Context) -> str:
-        said, thought, folders = await asyncio.gather(ctx.elicit("?", str), ctx.sample("?"), ctx.list_roots())
-        return f"{said.data} {thought.text} {len(folders)}"
+        message, thought, folders = await asyncio.gather(ctx.elicit("?", str), ctx.sample("?"), ctx.list_roots())
+        return f"{message.data} {thought.text} {len(folders)}"
 
     @server.tool
     async def grouped(ctx: Context) -> str:
@@ -468,21 +468,21 @@ async def test_elicitations_may_be_concurrent(revision: str, tool: str) -> None:
 
 @pytest.mark.parametrize("tool", ["both", "grouped"])
 async def test_concurrent_elicitations_share_one_round(connect: Connect, tool: str) -> None:
-    said = await connect(parallel()).request_stateless("tools/call", {"name": tool}, capabilities=EVERYTHING)
-    asked = said["result"]["inputRequests"]
-    assert said["result"]["resultType"] == "input_required"
-    assert {key: one["params"]["message"] for key, one in asked.items()} == {
+    response = await connect(parallel()).request_stateless("tools/call", {"name": tool}, capabilities=EVERYTHING)
+    request = response["result"]["inputRequests"]
+    assert response["result"]["resultType"] == "input_required"
+    assert {key: item["params"]["message"] for key, item in request.items()} == {
         "elicitation-1": "Size?",
         "elicitation-2": "Count?",
     }
-    assert all(one.keys() == {"method", "params"} for one in asked.values())
+    assert all(item.keys() == {"method", "params"} for item in request.values())
 
 
 @pytest.mark.requirement("mrtr.kinds")
 async def test_questions_of_different_kinds_travel_together(connect: Connect) -> None:
-    said = await connect(parallel()).request_stateless("tools/call", {"name": "three"}, capabilities=EVERYTHING)
-    asked = said["result"]["inputRequests"]
-    assert {key: one["method"] for key, one in asked.items()} == {
+    response = await connect(parallel()).request_stateless("tools/call", {"name": "three"}, capabilities=EVERYTHING)
+    request = response["result"]["inputRequests"]
+    assert {key: one["method"] for key, one in request.items()} == {
         "elicitation-1": "elicitation/create",
         "sampling-1": "sampling/createMessage",
         "roots-1": "roots/list",
@@ -495,8 +495,8 @@ async def test_different_request_kinds_share_one_round(revision: str) -> None:
         parallel(),
         "three",
         protocol_version=revision,
-        elicitation_handler=lambda asked: {"value": "said"},
-        sampling_handler=lambda asked: "thought",
+        elicitation_handler=lambda request: {"value": "said"},
+        sampling_handler=lambda request: "thought",
         roots=["file:///a"],
     )
     assert text == "said thought 1"
@@ -517,8 +517,8 @@ async def answered(wire: Any, name: str, responses: dict[str, Any], state: str |
     params = {"name": name, "arguments": {}, "inputResponses": responses, **more}
     if state is not None:
         params["requestState"] = state
-    said = await wire.request_stateless("tools/call", params, capabilities=EVERYTHING)
-    return said.get("result") or said["error"]
+    response = await wire.request_stateless("tools/call", params, capabilities=EVERYTHING)
+    return response.get("result") or response["error"]
 
 
 def accepted(value: Any) -> dict[str, Any]:
@@ -575,10 +575,10 @@ async def test_author_may_name_the_questions(connect: Connect, revision: str) ->
     async def ask(ctx: Context) -> str:
         return str((await ctx.elicit("?", int, key="how-many")).data)
 
-    handler = lambda asked: {"value": 3}  # noqa: E731
+    handler = lambda request: {"value": 3}  # noqa: E731
     assert await text_of(server, "ask", protocol_version=revision, elicitation_handler=handler) == "3"
-    said = await connect(server).request_stateless("tools/call", {"name": "ask"}, capabilities=FORM)
-    assert said["result"]["inputRequests"].keys() == {"how-many"}
+    response = await connect(server).request_stateless("tools/call", {"name": "ask"}, capabilities=FORM)
+    assert response["result"]["inputRequests"].keys() == {"how-many"}
 
 
 @pytest.mark.parametrize("revision", ELICITING)
@@ -591,7 +591,7 @@ async def test_server_that_never_stops_asking_is_stopped(revision: str) -> None:
             await ctx.elicit(f"{number}?", int)
         return "done"
 
-    async with Client(server, protocol_version=revision, elicitation_handler=lambda asked: {"value": 1}) as client:
+    async with Client(server, protocol_version=revision, elicitation_handler=lambda request: {"value": 1}) as client:
         if revision == FIRST_MODERN_VERSION:
             with pytest.raises(ProtocolError, match="still requires input after"):
                 await client.call_tool("pester")
@@ -607,7 +607,7 @@ async def test_timeout_does_not_take_a_question_for_an_end(revision: str) -> Non
     async def ask(ctx: Context) -> str:
         return str((await ctx.elicit("?", int)).data)
 
-    text = await text_of(server, "ask", protocol_version=revision, elicitation_handler=lambda asked: {"value": 3})
+    text = await text_of(server, "ask", protocol_version=revision, elicitation_handler=lambda request: {"value": 3})
     assert text == "3"
 
 
@@ -624,7 +624,7 @@ async def test_finally_runs_when_a_function_is_suspended(revision: str) -> None:
         finally:
             opened.append("close")
 
-    await text_of(server, "ask", protocol_version=revision, elicitation_handler=lambda asked: {"value": 3})
+    await text_of(server, "ask", protocol_version=revision, elicitation_handler=lambda request: {"value": 3})
     assert opened == ["open", "close"] * (2 if revision == FIRST_MODERN_VERSION else 1)
 
 
@@ -684,7 +684,7 @@ async def test_step_is_done_once(revision: str, kind: str) -> None:
         second = await ctx.elicit("Express?", bool)
         return f"{receipt['receipt']} {first.data} {second.data}"
 
-    text = await text_of(server, "buy", protocol_version=revision, elicitation_handler=lambda asked: {"value": True})
+    text = await text_of(server, "buy", protocol_version=revision, elicitation_handler=lambda request: {"value": True})
     assert (text, charged) == ("1 True True", [5])
 
 
@@ -708,7 +708,7 @@ async def test_step_that_returns_none_is_not_repeated() -> None:
         assert await ctx.step("act", lambda: done.append(1)) is None
         return str((await ctx.elicit("?", int)).data)
 
-    assert await text_of(server, "act", elicitation_handler=lambda asked: {"value": 3}) == "3"
+    assert await text_of(server, "act", elicitation_handler=lambda request: {"value": 3}) == "3"
     assert done == [1]
 
 
@@ -730,7 +730,7 @@ async def test_step_that_fails_may_be_tried_again() -> None:
             await ctx.elicit("Again?", bool)
             return str(await ctx.step("act", flaky))
 
-    assert await text_of(server, "act", elicitation_handler=lambda asked: {"value": True}) == "done"
+    assert await text_of(server, "act", elicitation_handler=lambda request: {"value": True}) == "done"
 
 
 # The state in between
@@ -762,8 +762,8 @@ async def state_of(wire: Any) -> str:
 
 async def test_request_state_resumes_the_call(connect: Connect) -> None:
     wire = connect(sealed())
-    said = await answered(wire, "ask", {"elicitation-1": accepted(3)}, await state_of(wire))
-    assert said["content"][0]["text"] == "3 at 5"
+    result = await answered(wire, "ask", {"elicitation-1": accepted(3)}, await state_of(wire))
+    assert result["content"][0]["text"] == "3 at 5"
 
 
 async def test_order_of_the_arguments_does_not_matter(connect: Connect) -> None:
@@ -776,15 +776,15 @@ async def test_order_of_the_arguments_does_not_matter(connect: Connect) -> None:
     wire = connect(server)
     first = await answered(wire, "two", {}, None, arguments={"a": 1, "b": 2})
     responses = {"elicitation-1": accepted(3)}
-    said = await answered(wire, "two", responses, first["requestState"], arguments={"b": 2, "a": 1})
-    assert said["content"][0]["text"] == "3"
+    result = await answered(wire, "two", responses, first["requestState"], arguments={"b": 2, "a": 1})
+    assert result["content"][0]["text"] == "3"
 
 
 @pytest.mark.requirement("modern.other-process")
 async def test_process_with_the_same_key_continues_the_call(connect: Connect) -> None:
     state = await state_of(connect(sealed()))
-    said = await answered(connect(sealed()), "ask", {"elicitation-1": accepted(3)}, state)
-    assert said["content"][0]["text"] == "3 at 5"
+    result = await answered(connect(sealed()), "ask", {"elicitation-1": accepted(3)}, state)
+    assert result["content"][0]["text"] == "3 at 5"
 
 
 async def test_request_state_of_another_key_is_rejected(connect: Connect) -> None:
@@ -810,9 +810,9 @@ async def test_step_in_the_state_cannot_be_rewritten(connect: Connect) -> None:
 async def test_state_is_bound_to_its_call(connect: Connect, changed: dict[str, Any]) -> None:
     wire = connect(sealed())
     params = {"name": "ask", "arguments": {}, "requestState": await state_of(wire), **changed}
-    said = await wire.request_stateless("tools/call", params, capabilities=EVERYTHING)
-    assert said["error"]["code"] == -32602
-    assert "not issued for this request" in said["error"]["message"]
+    response = await wire.request_stateless("tools/call", params, capabilities=EVERYTHING)
+    assert response["error"]["code"] == -32602
+    assert "not issued for this request" in response["error"]["message"]
 
 
 async def test_request_state_of_a_tool_is_rejected_for_a_prompt(connect: Connect) -> None:
@@ -856,8 +856,8 @@ async def test_state_that_grows_without_end_is_rejected_in_words(connect: Connec
         await ctx.step("much", lambda: "x" * 1_000_000)
         return str((await ctx.elicit("?", int)).data)
 
-    said = await connect(server).request_stateless("tools/call", {"name": "hoard"}, capabilities=EVERYTHING)
-    assert "state" in said["error"]["message"]
+    response = await connect(server).request_stateless("tools/call", {"name": "hoard"}, capabilities=EVERYTHING)
+    assert "state" in response["error"]["message"]
 
 
 # Prompts and resources ask too
@@ -871,9 +871,11 @@ async def test_prompt_may_ask(revision: str) -> None:
     async def greet(ctx: Context) -> str:
         return f"Greet {(await ctx.elicit('Whom?', str)).data}."
 
-    async with Client(server, protocol_version=revision, elicitation_handler=lambda asked: {"value": "Ada"}) as client:
-        said = await client.get_prompt("greet")
-    assert said.messages[0].content.text == "Greet Ada."  # type: ignore[union-attr]
+    async with Client(
+        server, protocol_version=revision, elicitation_handler=lambda request: {"value": "Ada"}
+    ) as client:
+        response = await client.get_prompt("greet")
+    assert response.messages[0].content.text == "Greet Ada."  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("uri", ["a://exact", "a://{x}/y"])
@@ -888,7 +890,7 @@ async def test_resource_may_ask(revision: str, uri: str) -> None:
         return str((await ctx.elicit("?", int)).data)
 
     server.resource(uri)(template if "{" in uri else exact)
-    async with Client(server, protocol_version=revision, elicitation_handler=lambda asked: {"value": 3}) as client:
+    async with Client(server, protocol_version=revision, elicitation_handler=lambda request: {"value": 3}) as client:
         [contents] = await client.read_resource(uri.replace("{x}", "z"))
     assert contents.text == "3"
 
@@ -943,7 +945,7 @@ async def test_tool_may_read_a_resource(revision: str) -> None:
 
 @pytest.mark.parametrize("revision", ELICITING)
 async def test_nested_tool_may_elicit(revision: str) -> None:
-    handler = lambda asked: {"value": 3}  # noqa: E731
+    handler = lambda request: {"value": 3}  # noqa: E731
     assert await text_of(nested(), "outer", protocol_version=revision, elicitation_handler=handler) == "outer inner 3"
 
 
@@ -1066,8 +1068,8 @@ async def test_body_sees_all_of_meta(connect: Connect) -> None:
     async def look(ctx: Context) -> str:
         return str(ctx.meta["traceparent"])
 
-    said = await connect(server).request_stateless("tools/call", {"name": "look"}, traceparent="00-1-2-01")
-    assert said["result"]["content"][0]["text"] == "00-1-2-01"
+    response = await connect(server).request_stateless("tools/call", {"name": "look"}, traceparent="00-1-2-01")
+    assert response["result"]["content"][0]["text"] == "00-1-2-01"
 
 
 @pytest.mark.parametrize("revision", HANDSHAKE_VERSIONS)

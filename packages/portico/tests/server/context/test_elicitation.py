@@ -47,25 +47,25 @@ class Asked:
         await self.wire.initialize(self.revision, self.able)
         self.wire.send({"jsonrpc": "2.0", "id": 77, "method": method, "params": params})
         while True:
-            said = await self.wire.receive()
-            if said.get("id") == 77 and "method" not in said:
-                return said.get("result") or said["error"]
-            self.questions.append(said)
+            message = await self.wire.receive()
+            if message.get("id") == 77 and "method" not in message:
+                return message.get("result") or message["error"]
+            self.questions.append(message)
             told: dict[str, Any] = {"result": answer}
             if isinstance(answer, Exception):
                 told = {"error": {"code": -1, "message": str(answer)}}
-            self.wire.send({"jsonrpc": "2.0", "id": said["id"], **told})
+            self.wire.send({"jsonrpc": "2.0", "id": message["id"], **told})
 
     async def _modern(self, method: str, params: dict[str, Any], answer: Any) -> Any:
         while True:
-            said = await self.wire.request_stateless(method, params, capabilities=self.able)
-            if said.get("result", {}).get("resultType") != "input_required":
-                return said.get("result") or said["error"]
-            asked = said["result"]["inputRequests"]
-            self.questions += asked.values()
-            params = {**params, "inputResponses": dict.fromkeys(asked, answer)}
-            if "requestState" in said["result"]:
-                params["requestState"] = said["result"]["requestState"]
+            response = await self.wire.request_stateless(method, params, capabilities=self.able)
+            if response.get("result", {}).get("resultType") != "input_required":
+                return response.get("result") or response["error"]
+            request = response["result"]["inputRequests"]
+            self.questions += request.values()
+            params = {**params, "inputResponses": dict.fromkeys(request, answer)}
+            if "requestState" in response["result"]:
+                params["requestState"] = response["result"]["requestState"]
 
 
 def text_of(result: Any) -> str:
@@ -80,8 +80,8 @@ def eliciting(schema: Any) -> Server:
 
     @server.tool
     async def ask(ctx: Context) -> str:
-        said = await ctx.elicit("?", schema)
-        return f"{said.action} {said.data}"
+        result = await ctx.elicit("?", schema)
+        return f"{result.action} {result.data}"
 
     return server
 
@@ -194,16 +194,16 @@ def sampling(history: Any, **more: Any) -> Server:
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 async def test_conversation_out_of_balance_is_not_sent(connect: Connect, revision: str, history: Any) -> None:
-    asked = Asked(connect, sampling(history), revision)
-    assert "error id" in text_of(await asked.call("think", SAID))
-    assert asked.questions == []
+    result = Asked(connect, sampling(history), revision)
+    assert "error id" in text_of(await result.call("think", SAID))
+    assert result.questions == []
 
 
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 async def test_conversation_in_balance_is_sent(connect: Connect, revision: str) -> None:
-    asked = Asked(connect, sampling(BALANCED), revision)
-    assert text_of(await asked.call("think", SAID)) == "so"
-    assert len(asked.questions[0]["params"]["messages"]) == 2
+    result = Asked(connect, sampling(BALANCED), revision)
+    assert text_of(await result.call("think", SAID)) == "so"
+    assert len(result.questions[0]["params"]["messages"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -222,9 +222,9 @@ async def test_conversation_in_balance_is_sent(connect: Connect, revision: str) 
 async def test_request_that_no_client_could_read_is_not_sent(
     connect: Connect, revision: str, history: Any, more: Any
 ) -> None:
-    asked = Asked(connect, sampling(history, **more), revision)
-    assert "error id" in text_of(await asked.call("think", SAID))
-    assert asked.questions == []
+    result = Asked(connect, sampling(history, **more), revision)
+    assert "error id" in text_of(await result.call("think", SAID))
+    assert result.questions == []
 
 
 @pytest.mark.requirement("sampling.tools-declared")
@@ -233,13 +233,13 @@ async def test_request_that_no_client_could_read_is_not_sent(
 async def test_tools_are_for_clients_that_declared_them(connect: Connect, revision: str, more: Any) -> None:
     """Blocks of a history as well, and before 2025-11-25 there are none whatever a client declares."""
     able = EVERYTHING if revision < "2025-11-25" else {"sampling": {}}
-    asked = Asked(connect, sampling("?" if more else BALANCED, **more), revision, able)
-    said = await asked.call("think", SAID)
-    assert asked.questions == []
+    result = Asked(connect, sampling("?" if more else BALANCED, **more), revision, able)
+    response = await result.call("think", SAID)
+    assert result.questions == []
     if revision == FIRST_MODERN_VERSION:
-        assert said["data"] == {"requiredCapabilities": {"sampling": {"tools": {}}}}
+        assert response["data"] == {"requiredCapabilities": {"sampling": {"tools": {}}}}
     else:
-        assert "the client does not support: sampling" in text_of(said)
+        assert "the client does not support: sampling" in text_of(response)
 
 
 # Roots
@@ -296,13 +296,13 @@ QUESTIONS: dict[str, tuple[str, Any, Any]] = {
 async def test_handler_request_requires_the_client_capability(
     connect: Connect, revision: str, method: str, params: Any, able: Any, encoded: bool
 ) -> None:
-    asked = Asked(connect, question(method, params, encoded), revision, able)
-    said = await asked.call("t")
-    assert asked.questions == []
+    result = Asked(connect, question(method, params, encoded), revision, able)
+    response = await result.call("t")
+    assert result.questions == []
     assert (
-        said["code"] == -32021
+        response["code"] == -32021
         if revision == FIRST_MODERN_VERSION
-        else "that the client does not support" in text_of(said)
+        else "that the client does not support" in text_of(response)
     )
 
 
@@ -314,9 +314,9 @@ async def test_handler_request_requires_version_support(connect: Connect, revisi
     if mounted:
         inner, handler = handler, Server("outer")
         handler.mount(inner)
-    asked = Asked(connect, handler, revision)
-    assert "the client does not support: elicitation" in text_of(await asked.call("t"))
-    assert asked.questions == []
+    result = Asked(connect, handler, revision)
+    assert "the client does not support: elicitation" in text_of(await result.call("t"))
+    assert result.questions == []
 
 
 @pytest.mark.parametrize("method, params, able", QUESTIONS.values(), ids=QUESTIONS)
@@ -331,31 +331,31 @@ async def test_mounted_server_elsewhere_asks_no_more_than_we_may(
         return Raw(encode(await inner(call)))
 
     server.mount(elsewhere)
-    asked = Asked(connect, server, revision, able)
-    said = await asked.call("t")
-    assert asked.questions == []
+    result = Asked(connect, server, revision, able)
+    response = await result.call("t")
+    assert result.questions == []
     assert (
-        said["code"] == -32021
+        response["code"] == -32021
         if revision == FIRST_MODERN_VERSION
-        else "that the client does not support" in text_of(said)
+        else "that the client does not support" in text_of(response)
     )
 
 
 @pytest.mark.parametrize("revision", ELICITING)
 async def test_handler_request_has_the_form_of_the_version(connect: Connect, revision: str) -> None:
     schema = {"type": "object", "properties": {"size": {"type": "string", "oneOf": CHOICES}}}
-    asked = Asked(connect, question("elicitation/create", {"message": "?", "requestedSchema": schema}), revision)
-    assert text_of(await asked.call("t", {"action": "decline"})) == "done"
-    field = asked.questions[0]["params"]["requestedSchema"]["properties"]["size"]
+    result = Asked(connect, question("elicitation/create", {"message": "?", "requestedSchema": schema}), revision)
+    assert text_of(await result.call("t", {"action": "decline"})) == "done"
+    field = result.questions[0]["params"]["requestedSchema"]["properties"]["size"]
     assert ("enumNames" in field) is (revision == "2025-06-18")
 
 
 @pytest.mark.requirement("elicitation.url-id")
 @pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
 async def test_handlers_page_has_an_id_where_the_revision_wants_one(connect: Connect, revision: str) -> None:
-    asked = Asked(connect, question("elicitation/create", PAGE), revision)
-    assert text_of(await asked.call("t", {"action": "accept"})) == "done"
-    assert ("elicitationId" in asked.questions[0]["params"]) is (revision == "2025-11-25")
+    result = Asked(connect, question("elicitation/create", PAGE), revision)
+    assert text_of(await result.call("t", {"action": "accept"})) == "done"
+    assert ("elicitationId" in result.questions[0]["params"]) is (revision == "2025-11-25")
 
 
 @pytest.mark.parametrize(
@@ -373,9 +373,9 @@ async def test_handlers_page_has_an_id_where_the_revision_wants_one(connect: Con
 async def test_malformed_server_requests_are_not_sent(
     connect: Connect, revision: str, method: str, params: Any
 ) -> None:
-    asked = Asked(connect, question(method, params), revision)
-    assert "error id" in text_of(await asked.call("t", {"action": "accept"}))
-    assert asked.questions == []
+    result = Asked(connect, question(method, params), revision)
+    assert "error id" in text_of(await result.call("t", {"action": "accept"}))
+    assert result.questions == []
 
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25"])
@@ -447,13 +447,13 @@ def test_state_can_be_opened_by_another_process() -> None:
         "from portico.server.context.request_state import request_binding\n"
         "print(request_binding('m', 't', {}, Principal('ada', frozenset('abcdef'))).hex())"
     )
-    said = {
+    messages = {
         subprocess.run(
             [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, check=True
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(said) == 1
+    assert len(messages) == 1
 
 
 # Log messages
@@ -509,11 +509,11 @@ async def test_unanswered_client_request_times_out(
 
     wire = connect(server)
     await wire.initialize(revision, EVERYTHING)
-    said = await wire.request("tools/call", {"name": "careful"})
-    assert text_of(said["result"]).startswith("without: The client did not respond")
-    asked, withdrawn = wire.other_messages
+    response = await wire.request("tools/call", {"name": "careful"})
+    assert text_of(response["result"]).startswith("without: The client did not respond")
+    request, withdrawn = wire.other_messages
     assert withdrawn["method"] == "notifications/cancelled"
-    assert withdrawn["params"]["requestId"] == asked["id"]
+    assert withdrawn["params"]["requestId"] == request["id"]
     await asyncio.sleep(0)
     assert wire.is_silent
 
@@ -555,8 +555,8 @@ async def test_body_cannot_use_the_codes_of_the_specification(
     async def fail() -> str:
         raise ProtocolError("no", {"elicitations": []}, code=code)
 
-    said = await Asked(connect, server, revision).call("fail")
-    assert said == {
+    response = await Asked(connect, server, revision).call("fail")
+    assert response == {
         "code": modern if revision == FIRST_MODERN_VERSION else code,
         "message": "no",
         "data": {"elicitations": []},

@@ -72,8 +72,8 @@ async def test_of_calls_side_by_side_one_pays() -> None:
     server = shop(paid)
     async with server.lifespan():
         again = await asked(server)
-        said = await asyncio.gather(*(say(server, **again) for _ in range(5)))
-        assert ["result" in one for one in said].count(True) == 1
+        result = await asyncio.gather(*(say(server, **again) for _ in range(5)))
+        assert ["result" in item for item in result].count(True) == 1
         assert paid == [100]
 
 

@@ -118,9 +118,9 @@ async def test_denied_components_are_neither_listed_nor_callable() -> None:
     server = a_server()
     server.set_policy(access_policy=Only("files.write", "house.notes://plan", "house.indirectly", "sums.plus"))
     async with Client(server) as client:
-        assert {one.name for one in await client.list_tools()} == {"write", "indirectly", "sums_plus"}
+        assert {item.name for item in await client.list_tools()} == {"write", "indirectly", "sums_plus"}
         assert not await client.list_prompts()
-        assert [one.uri for one in await client.list_resources()] == ["notes://plan"]
+        assert [item.uri for item in await client.list_resources()] == ["notes://plan"]
         assert not await client.list_resource_templates()
         assert (await client.call_tool("write", {"name": "a"})).text == "a"
         assert (await client.call_tool("sums_add", {"name": "a"})).text == "a"
@@ -153,9 +153,9 @@ async def test_policy_applies_to_upstream_components() -> None:
     gateway = Gateway({"sums": a_server()})
     gateway.set_policy(access_policy=Only("sums.write", "sums.notes://plan"))
     async with Client(gateway) as client:
-        assert [one.name for one in await client.list_tools()] == ["sums_write"]
+        assert [item.name for item in await client.list_tools()] == ["sums_write"]
         assert (await client.call_tool("sums_write", {"name": "a"})).text == "a"
-        assert [one.uri for one in await client.list_resources()] == ["notes://plan"]
+        assert [item.uri for item in await client.list_resources()] == ["notes://plan"]
         with pytest.raises(ComponentNotFound) as refused:
             await client.call_tool("sums_remove", {"name": "a"})
         assert "sums_remove" not in str(refused.value.data.get("suggestions"))
@@ -171,7 +171,7 @@ async def test_audit_hook_receives_every_call_with_its_caller() -> None:
         await client.call_tool("sums_plus", {"name": "a"})
         with pytest.raises(ComponentNotFound):
             await client.call_tool("write", {"name": "a"})
-    assert [one for one in notes.ends if one[0]] == [
+    assert [end for end in notes.ends if end[0]] == [
         ("house", "remove", True, "done"),
         ("sums", "plus", True, "done"),
         ("files", "write", False, "ComponentNotFound"),

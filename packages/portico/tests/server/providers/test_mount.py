@@ -84,10 +84,10 @@ def outer(prefix: str | None = "x") -> Server:
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_mounted_components_are_listed_after_own_ones(revision: str) -> None:
     async with Client(outer(), protocol_version=revision) as client:
-        tools = [one.name for one in await client.list_tools()]
-        resources = [one.uri for one in await client.list_resources()]
-        templates = [one.uri_template for one in await client.list_resource_templates()]
-        prompts = [one.name for one in await client.list_prompts()]
+        tools = [item.name for item in await client.list_tools()]
+        resources = [item.uri for item in await client.list_resources()]
+        templates = [item.uri_template for item in await client.list_resource_templates()]
+        prompts = [item.name for item in await client.list_prompts()]
     assert tools == ["own", "x_add", "x_refuse", "x_ask", "x_work"]
     assert resources == ["data://own", "data://x/one"]
     assert templates == ["data://x/{x}/more"]
@@ -100,15 +100,15 @@ async def test_mounted_components_can_be_used(revision: str) -> None:
         assert (await client.call_tool("x_add", {"a": 1, "b": 2})).text == "3"
         assert (await client.read_resource("data://x/one"))[0].text == "one"
         assert (await client.read_resource("data://x/z/more"))[0].text == "z"
-        said = await client.get_prompt("x_greet", {"name": "Ada"})
-        assert said.messages[0].content.text == "Greet Ada."  # type: ignore[union-attr]
+        response = await client.get_prompt("x_greet", {"name": "Ada"})
+        assert response.messages[0].content.text == "Greet Ada."  # type: ignore[union-attr]
         assert (await client.call_tool("own")).text == "own"
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_contents_have_exposed_uris(revision: str) -> None:
     async with Client(outer(), protocol_version=revision) as client:
-        assert [one.uri for one in await client.read_resource("data://x/one")] == ["data://x/one"]
+        assert [item.uri for item in await client.read_resource("data://x/one")] == ["data://x/one"]
 
 
 async def test_explicit_contents_are_unchanged() -> None:
@@ -118,17 +118,17 @@ async def test_explicit_contents_are_unchanged() -> None:
     server.mount(mounted, namespace="x")
     async with Client(server) as client:
         for _ in range(2):
-            assert [one.uri for one in await client.read_resource("data://x/kept")] == ["data://x/kept"]
+            assert [item.uri for item in await client.read_resource("data://x/kept")] == ["data://x/kept"]
     assert kept.uri == "data://kept"
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_arguments_are_completed_under_the_outward_name(revision: str) -> None:
     async with Client(outer(), protocol_version=revision) as client:
-        found = await client.complete({"type": "ref/prompt", "name": "x_greet"}, "name", "")
-        assert found.values == ["Ada"]
-        found = await client.complete({"type": "ref/resource", "uri": "data://x/{x}/more"}, "x", "")
-        assert found.values == ["here"]
+        result = await client.complete({"type": "ref/prompt", "name": "x_greet"}, "name", "")
+        assert result.values == ["Ada"]
+        result = await client.complete({"type": "ref/resource", "uri": "data://x/{x}/more"}, "x", "")
+        assert result.values == ["here"]
 
 
 async def test_inward_name_is_unknown_outside() -> None:
@@ -163,7 +163,7 @@ async def test_missing_mounted_resource_error_has_the_exposed_uri() -> None:
 
 async def test_without_a_prefix_names_stay_unchanged() -> None:
     async with Client(outer(prefix=None)) as client:
-        assert [one.name for one in await client.list_tools()][:2] == ["own", "add"]
+        assert [tool.name for tool in await client.list_tools()][:2] == ["own", "add"]
         assert (await client.call_tool("add", {"a": 1, "b": 2})).data == 3
         assert (await client.read_resource("data://one"))[0].text == "one"
 
@@ -182,7 +182,7 @@ async def test_hidden_name_is_not_listed_twice() -> None:
     server.tool("add")(lambda: "own")
     server.mount(inner())
     async with Client(server) as client:
-        assert [one.name for one in await client.list_tools()].count("add") == 1
+        assert [tool.name for tool in await client.list_tools()].count("add") == 1
 
 
 @pytest.mark.parametrize("prefixes", [(None, None), ("a", "a"), ("a", "a_b"), ("a_b", "a")])
@@ -201,8 +201,8 @@ async def test_every_tool_that_is_listed_can_be_called(prefixes: tuple[str | Non
         for resource in await client.list_resources():
             assert (await client.read_resource(resource.uri))[0].text == resource.uri.rpartition("/")[2]
         for prompt in await client.list_prompts():
-            said = await client.get_prompt(prompt.name)
-            assert prompt.name.endswith(said.messages[0].content.text)  # type: ignore[union-attr]
+            response = await client.get_prompt(prompt.name)
+            assert prompt.name.endswith(response.messages[0].content.text)  # type: ignore[union-attr]
 
 
 async def test_link_that_a_mounted_tool_gives_can_be_followed() -> None:
@@ -219,7 +219,7 @@ async def test_mounts_nest() -> None:
     server = Server("outermost")
     server.mount(outer("x"), namespace="y")
     async with Client(server) as client:
-        assert "y_x_add" in [one.name for one in await client.list_tools()]
+        assert "y_x_add" in [tool.name for tool in await client.list_tools()]
         assert (await client.call_tool("y_x_add", {"a": 1, "b": 2})).data == 3
         assert (await client.read_resource("data://y/x/one"))[0].uri == "data://y/x/one"
 
@@ -253,9 +253,9 @@ async def test_question_passes_through(revision: str) -> None:
 async def test_progress_and_log_messages_pass_through(revision: str) -> None:
     seen: list[Any] = []
     async with Client(
-        outer(), protocol_version=revision, log_level="debug", log_handler=lambda said: seen.append(said.data)
+        outer(), protocol_version=revision, log_level="debug", log_handler=lambda message: seen.append(message.data)
     ) as client:
-        await client.call_tool("x_work", progress_handler=lambda *said: seen.append(said[:2]))
+        await client.call_tool("x_work", progress_handler=lambda *message: seen.append(message[:2]))
     assert seen == [(1.0, 2.0), "working"]
 
 
@@ -296,7 +296,7 @@ async def test_long_lists_have_pages_across_mounts() -> None:
     for prefix in ("x", "y"):
         server.mount(inner(), namespace=prefix)
     async with Client(server) as client:
-        names = [one.name for one in await client.list_tools()]
+        names = [tool.name for tool in await client.list_tools()]
     assert names == ["own", *(f"{prefix}_{name}" for prefix in "xy" for name in ("add", "refuse", "ask", "work"))]
 
 
@@ -316,7 +316,7 @@ async def test_change_inside_is_reported_outside(heard: Any, revision: str) -> N
             async with client.listen(EVERYTHING):
                 mounted.tool("t")(lambda: "")
                 await heard.wait_for("notifications/tools/list_changed")
-        assert [one.name for one in await client.list_tools()] == ["x_t"]
+        assert [tool.name for tool in await client.list_tools()] == ["x_t"]
 
 
 async def test_update_inside_is_reported_with_the_outward_uri(heard: Any) -> None:
@@ -444,14 +444,14 @@ async def test_list_over_mounts_looks_at_each_entry_once(monkeypatch: pytest.Mon
     server, mounted = many(40, 5)
     looked_at: list[Any] = []
     name_of = Catalog.name_of
-    monkeypatch.setattr(Catalog, "name_of", staticmethod(lambda one: (looked_at.append(one), name_of(one))[1]))
+    monkeypatch.setattr(Catalog, "name_of", staticmethod(lambda item: (looked_at.append(item), name_of(item))[1]))
     await tools_of(server)
     assert len(looked_at) == 200
     await tools_of(server)
     assert len(looked_at) == 200
     renamed: list[Any] = []
     outward = mount._outward_entry
-    monkeypatch.setattr(mount, "_outward_entry", lambda *given: (renamed.append(given), outward(*given))[1])
+    monkeypatch.setattr(mount, "_outward_entry", lambda *value: (renamed.append(value), outward(*value))[1])
     mounted[0].tool("new")(lambda: "")
     await tools_of(server)
     assert len(renamed) == 6  # those of the one that changed
@@ -481,7 +481,7 @@ async def test_sessions_do_not_pay_for_each_mount(connect: Connect) -> None:
     for wire in wires:
         await wire.initialize("2025-11-25")
         await wire.request("resources/subscribe", {"uri": "data://m7/one"})
-    listeners = [len(one.subscriptions._listeners) for one in mounted]
+    listeners = [len(item.subscriptions._listeners) for item in mounted]
     assert listeners == [2 if number == 7 else 1 for number in range(20)]
     assert len(server.provider._relays) == 2
     mounted[7].notify_resource_updated("data://one")

@@ -109,8 +109,8 @@ async def test_server_elsewhere_answers_as_part_of_this_one(how: str, revision: 
         assert (contents.uri, contents.text) == ("data://w/a/more", "a")
         with pytest.raises(ResourceNotFound):
             await client.read_resource("data://w/nothing/more")
-        said = await client.get_prompt("w_greet", {"name": "Ada"})
-        assert said.messages[0].content.text == "Greet Ada."
+        response = await client.get_prompt("w_greet", {"name": "Ada"})
+        assert response.messages[0].content.text == "Greet Ada."
 
 
 async def test_handshake_server_results_are_translated_to_2026_07_28() -> None:
@@ -120,12 +120,12 @@ async def test_handshake_server_results_are_translated_to_2026_07_28() -> None:
         mounted("session", weather()) as outer,
         Client(outer, protocol_version="2026-07-28") as client,
     ):
-        said = [
+        messages = [
             await client.request("tools/call", {"name": "forecast", "arguments": {"city": "Rome"}}),
             await client.request("resources/read", {"uri": "data://a/more"}),
             await client.request("prompts/get", {"name": "greet", "arguments": {"name": "Ada"}}),
         ]
-    assert [json.loads(bytes(one))["resultType"] for one in said] == ["complete"] * 3
+    assert [json.loads(bytes(item))["resultType"] for item in messages] == ["complete"] * 3
 
 
 @pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])
@@ -139,17 +139,17 @@ async def test_questions_and_news_go_through(how: str, revision: ProtocolVersion
         Client(
             outer,
             protocol_version=revision,
-            elicitation_handler=lambda asked: {"value": 7},
+            elicitation_handler=lambda request: {"value": 7},
             log_handler=logs.append,
             log_level="debug",
         ) as client,
     ):
         assert (await client.call_tool("ask")).text == "7"
-        said = await client.call_tool("work", progress_handler=lambda *one: progress.append(one))
-        assert said.text == "worked"
+        result = await client.call_tool("work", progress_handler=lambda *log: progress.append(log))
+        assert result.text == "worked"
         assert progress == [(1.0, 2.0, None)]
         if how == "url" and revision == "2026-07-28":
-            assert [one.data for one in logs] == ["working"]
+            assert [log.data for log in logs] == ["working"]
 
 
 async def test_cancelled_call_is_cancelled_there() -> None:

@@ -26,9 +26,9 @@ def test_no_two_tools_have_one_name(alias: str, name: str, other: str, others: s
 @settings(deadline=None)
 @given(ALIASES, NAMES, st.integers(20, 128))
 def test_name_is_bounded_and_can_be_said_everywhere(alias: str, name: str, longest: int) -> None:
-    found = exposed_name(alias, name, max_length=longest)
-    assert re.fullmatch(r"[A-Za-z0-9_-]+", found) and len(found) <= longest
-    assert found == exposed_name(alias, name, max_length=longest)
+    result = exposed_name(alias, name, max_length=longest)
+    assert re.fullmatch(r"[A-Za-z0-9_-]+", result) and len(result) <= longest
+    assert result == exposed_name(alias, name, max_length=longest)
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_address_is_found_again(alias: str, uri: str) -> None:
 @settings(deadline=None)
 @given(ALIASES, ALIASES, URIS)
 def test_and_not_by_another(alias: str, other: str, uri: str) -> None:
-    found = upstream_uri(other, exposed_uri(alias, uri))
+    result = upstream_uri(other, exposed_uri(alias, uri))
     if normalize_alias(alias) != normalize_alias(other):
-        assert found is None or exposed_uri(other, found) == exposed_uri(alias, uri)
+        assert result is None or exposed_uri(other, result) == exposed_uri(alias, uri)
 
 
 @pytest.mark.parametrize(

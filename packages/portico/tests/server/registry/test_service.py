@@ -59,7 +59,7 @@ class Notes(Service):
 
 async def names(server: Server) -> list[str]:
     async with Client(server) as client:
-        return [one.name for one in await client.list_tools()]
+        return [tool.name for tool in await client.list_tools()]
 
 
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
@@ -67,24 +67,24 @@ async def test_class_offers_its_decorated_methods(revision: str) -> None:
     server = Server("s")
     server.add(Notes())
     async with Client(server, protocol_version=revision) as client:
-        assert [one.name for one in await client.list_tools()] == ["keep", "forget_all"]
-        assert [one.uri for one in await client.list_resources()] == ["notes://all"]
-        assert [one.uri_template for one in await client.list_resource_templates()] == ["notes://{number}"]
-        assert [one.name for one in await client.list_prompts()] == ["summarize"]
+        assert [item.name for item in await client.list_tools()] == ["keep", "forget_all"]
+        assert [item.uri for item in await client.list_resources()] == ["notes://all"]
+        assert [item.uri_template for item in await client.list_resource_templates()] == ["notes://{number}"]
+        assert [item.name for item in await client.list_prompts()] == ["summarize"]
         assert (await client.call_tool("keep", {"text": "milk"})).text == "1 kept"
         assert (await client.read_resource("notes://0"))[0].text == "milk"
         assert (await client.read_resource("notes://all"))[0].text == '["milk"]'
-        said = await client.get_prompt("summarize", {"style": "brief"})
-        assert said.messages[0].content.text == "Summarize 1 notes in a brief style."  # type: ignore[union-attr]
-        found = await client.complete({"type": "ref/prompt", "name": "summarize"}, "style", "br")
-        assert found.values == ["brief", "broad"]
+        response = await client.get_prompt("summarize", {"style": "brief"})
+        assert response.messages[0].content.text == "Summarize 1 notes in a brief style."  # type: ignore[union-attr]
+        result = await client.complete({"type": "ref/prompt", "name": "summarize"}, "style", "br")
+        assert result.values == ["brief", "broad"]
 
 
 async def test_service_instances_do_not_share_state() -> None:
-    one, other = Server("one"), Server("other")
-    one.add(Notes())
+    item, other = Server("one"), Server("other")
+    item.add(Notes())
     other.add(Notes())
-    async with Client(one) as client:
+    async with Client(item) as client:
         await client.call_tool("keep", {"text": "milk"})
     async with Client(other) as client:
         assert (await client.call_tool("keep", {"text": "bread"})).text == "1 kept"
@@ -132,7 +132,7 @@ async def test_functions_may_be_registered_with_an_instance() -> None:
     server = Server("s")
     server.add(notes)
     async with Client(server) as client:
-        assert [one.name for one in await client.list_tools()] == ["keep", "drop"]
+        assert [tool.name for tool in await client.list_tools()] == ["keep", "drop"]
         assert (await client.call_tool("keep", {"text": "milk"})).text == "milk for s"
         assert (await client.read_resource("notes://all"))[0].text == "all"
 
@@ -256,10 +256,10 @@ async def test_service_is_added_atomically(kind: str) -> None:
     with pytest.raises(UsageError, match="taken"):
         server.add(clashing(kind))
     async with Client(server) as client:
-        assert [one.name for one in await client.list_tools()] == ["taken"]
-        assert [one.name for one in await client.list_prompts()] == ["taken"]
-        assert [one.uri for one in await client.list_resources()] == ["taken://a"]
-        assert [one.uri_template for one in await client.list_resource_templates()] == ["taken://{x}"]
+        assert [item.name for item in await client.list_tools()] == ["taken"]
+        assert [item.name for item in await client.list_prompts()] == ["taken"]
+        assert [item.uri for item in await client.list_resources()] == ["taken://a"]
+        assert [item.uri_template for item in await client.list_resource_templates()] == ["taken://{x}"]
         assert (await client.call_tool("taken")).text == "the first"
         assert (await client.read_resource("taken://z"))[0].text == "the first"
     server.remove("taken")
@@ -332,7 +332,7 @@ async def test_list_has_changed_by_the_time_one_is_informed(heard: Any) -> None:
         assert await client.list_tools() == []
         server.add(Notes())
         await heard.wait_for(TOOLS)
-        assert [one.name for one in await client.list_tools()] == ["keep", "forget_all"]
+        assert [tool.name for tool in await client.list_tools()] == ["keep", "forget_all"]
 
 
 async def test_ended_subscription_gets_no_notifications(heard: Any) -> None:

@@ -64,7 +64,7 @@ async def crowd() -> Any:
 async def test_only_the_calling_session_is_checked(crowd: Crowd, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[Subscriber] = []
     tell = Subscriber.notify
-    monkeypatch.setattr(Subscriber, "notify", lambda self, *said: (looked_at.append(self), tell(self, *said))[1])
+    monkeypatch.setattr(Subscriber, "notify", lambda self, *message: (looked_at.append(self), tell(self, *message))[1])
     for number in range(300):
         crowd.join(
             f"resource {number}", SubscriptionFilter(resource_subscriptions=[f"a://{number}", f"a://x/{number}"])
@@ -144,11 +144,11 @@ async def test_one_caller_leaves_subscriptions_to_others(
     crowd: Crowd, bound: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscriptions, bound, most)
-    wanted = SubscriptionFilter(resource_subscriptions=["a://1", "a://2"])
+    result = SubscriptionFilter(resource_subscriptions=["a://1", "a://2"])
 
     async def join(name: str, address: str, principal: Any = None) -> ChangeRelay:
         relay = crowd.relays[name] = ChangeRelay(
-            crowd.server, wanted, lambda method, params: None, principal=principal, address=address
+            crowd.server, result, lambda method, params: None, principal=principal, address=address
         )
         await relay.ready.wait()
         return relay
@@ -191,9 +191,9 @@ async def test_subscription_requires_an_existing_resource(
     server.resource("c://d/e")(lambda: "")
     wire = connect(server)
     await wire.initialize(revision)
-    said = await wire.request("resources/subscribe", {"uri": uri})
-    assert ("result" in said) == exists
-    assert exists or said["error"]["code"] == -32002
+    response = await wire.request("resources/subscribe", {"uri": uri})
+    assert ("result" in response) == exists
+    assert exists or response["error"]["code"] == -32002
 
 
 @pytest.mark.requirement("resources.subscribe-existing")
@@ -209,8 +209,8 @@ async def test_subscription_to_an_unreachable_resource_is_rejected(connect: Conn
 
     wire = connect(broken)
     await wire.initialize(revision)
-    said = await wire.request("resources/subscribe", {"uri": "a://one"})
-    assert said["error"]["code"] == -32603
+    response = await wire.request("resources/subscribe", {"uri": "a://one"})
+    assert response["error"]["code"] == -32603
 
 
 async def test_listener_is_informed_which_resources_exist(connect: Connect) -> None:
@@ -264,8 +264,8 @@ async def test_change_in_the_first_call_is_reported(connect: Connect, revision: 
     await wire.initialize(revision, initialized=False)
     wire.notify("notifications/initialized")
     wire.send({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {"name": name, "arguments": {}}})
-    said = [await wire.receive(), await wire.receive()]
-    assert {"notifications/tools/list_changed", None} == {one.get("method") for one in said}
+    messages = [await wire.receive(), await wire.receive()]
+    assert {"notifications/tools/list_changed", None} == {item.get("method") for item in messages}
 
 
 async def test_client_is_notified_of_changes_made_by_its_first_call(heard: Any) -> None:

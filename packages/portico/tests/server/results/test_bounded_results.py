@@ -182,11 +182,11 @@ async def test_results_of_others_cannot_be_read() -> None:
 async def test_sessions_cannot_read_each_others_results() -> None:
     server = make_server()
     async with (
-        Client(server, protocol_version="2025-11-25") as one,
+        Client(server, protocol_version="2025-11-25") as client,
         Client(server, protocol_version="2025-11-25") as two,
     ):
-        id = id_in(await one.call_tool("text", {"size": 100_000}))
-        await one.call_tool("read_result", {"id": id})
+        id = id_in(await client.call_tool("text", {"size": 100_000}))
+        await client.call_tool("read_result", {"id": id})
         with pytest.raises(ToolError, match="Unknown or expired"):
             await two.call_tool("read_result", {"id": id})
 
@@ -310,10 +310,10 @@ def test_hostile_patterns_take_linear_time() -> None:
 def test_search_matches_like_a_regular_expression(text: str, pieces: list[str]) -> None:
     pattern = ".*?".join(map(re.escape, pieces))
     expected = re.search(pattern, text)
-    found = next(find_matches(text, [pieces]), None)
-    assert (found is None) == (expected is None)
-    if found is not None and expected is not None:
-        assert found[0] == expected.start()
+    match = next(find_matches(text, [pieces]), None)
+    assert (match is None) == (expected is None)
+    if match is not None and expected is not None:
+        assert match[0] == expected.start()
 
 
 json_values = st.recursive(
@@ -405,11 +405,11 @@ async def test_memory_is_bounded_for_a_hundred_megabytes() -> None:
         result = await server(call)
         id = id_in(result)
         tail = await server(call_as(Principal("alice"), "read_result", {"id": id, "offset": size - 32}))
-        found = await server(call_as(Principal("alice"), "read_result", {"id": id, "pattern": "nothing"}))
+        response = await server(call_as(Principal("alice"), "read_result", {"id": id, "pattern": "nothing"}))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert tail.content[0].text == whole[-32:]
-    assert "continue with offset" in found.content[1].text
+    assert "continue with offset" in response.content[1].text
     # The result itself belongs to the tool.
     assert peak < 64 * 1024 * 1024, f"{peak / 2**20:.0f} MiB, {usage.getrusage(usage.RUSAGE_SELF).ru_maxrss} KiB"
 

@@ -93,7 +93,7 @@ async def test_handshake_revisions_have_the_files_but_not_the_methods(folder: Pa
         with pytest.raises(ProtocolError) as refused:
             await client.request("skills/list", {})
         assert refused.value.code in (-32601, -32602)
-        assert [one.name for one in await client.list_resources()] == ["refunds", "pdf-forms"]
+        assert [resource.name for resource in await client.list_resources()] == ["refunds", "pdf-forms"]
         assert (await client.read_resource("skill://pdf-forms/LICENSE"))[0].text == "Do what you like.\n"
 
 
@@ -102,11 +102,11 @@ async def test_handshake_revisions_have_the_files_but_not_the_methods(folder: Pa
 
 async def test_entry_has_the_frontmatter_as_it_is_and_every_file(folder: Path) -> None:
     async with Client(serving(folder)) as client:
-        said = await ask(client, "skills/list")
-        assert said["resultType"] == "complete"
-        assert (said["ttlMs"], said["cacheScope"]) == (0, "private")
-        assert "nextCursor" not in said
-        first, second = said["skills"]
+        response = await ask(client, "skills/list")
+        assert response["resultType"] == "complete"
+        assert (response["ttlMs"], response["cacheScope"]) == (0, "private")
+        assert "nextCursor" not in response
+        first, second = response["skills"]
         assert first["uri"] == "skill://acme/billing/refunds/SKILL.md"
         assert [file["uri"] for file in first["resources"]] == [first["uri"]]
         assert second["uri"] == "skill://pdf-forms/SKILL.md"
@@ -127,7 +127,7 @@ async def test_entry_has_the_frontmatter_as_it_is_and_every_file(folder: Path) -
                 "scripts/fill.py",
             )
         ]
-        for entry in said["skills"]:
+        for entry in response["skills"]:
             got = await ask(client, "skills/get", uri=entry["uri"])
             assert got["skill"] == entry
             assert (got["ttlMs"], got["cacheScope"]) == (0, "private")
@@ -149,14 +149,14 @@ async def test_list_comes_in_pages(folder: Path) -> None:
     for number in range(5):
         skill(folder, f"many/skill-{number}")
     async with Client(serving(folder, page_size=3, cache_ttl_ms=5000, cache_scope="public")) as client:
-        found, params = [], {}
+        result, params = [], {}
         for size in (3, 3, 1):
             page = await ask(client, "skills/list", **params)
             assert (len(page["skills"]), page["ttlMs"], page["cacheScope"]) == (size, 5000, "public")
-            found += [entry["uri"] for entry in page["skills"]]
+            result += [entry["uri"] for entry in page["skills"]]
             params = {"cursor": page.get("nextCursor")}
         assert params == {"cursor": None}
-        assert len(set(found)) == 7
+        assert len(set(result)) == 7
         await refusal(client, "skills/list", cursor="not one of ours")
 
 
@@ -194,7 +194,10 @@ async def test_nested_skill_is_listed_and_belongs_to_its_parent(folder: Path) ->
 
 async def test_list_of_resources_has_each_skill_by_its_frontmatter(folder: Path) -> None:
     async with Client(serving(folder)) as client:
-        listed = [(one.uri, one.name, one.description, one.mime_type) for one in await client.list_resources()]
+        listed = [
+            (resource.uri, resource.name, resource.description, resource.mime_type)
+            for resource in await client.list_resources()
+        ]
         assert listed == [
             ("skill://acme/billing/refunds/SKILL.md", "refunds", "How to refunds", "text/markdown"),
             ("skill://pdf-forms/SKILL.md", "pdf-forms", "How to pdf-forms", "text/markdown"),
@@ -227,8 +230,8 @@ async def test_names_are_written_as_uris_want_them(folder: Path) -> None:
         files = (await ask(client, "skills/get", uri="skill://pdf-forms/SKILL.md"))["skill"]["resources"]
         assert uri in [file["uri"] for file in files]
         assert (await client.read_resource(uri))[0].text == "odd\n"
-        said = await ask(client, "resources/directory/read", uri="skill://pdf-forms/a%20b")
-        assert [one["uri"] for one in said["resources"]] == [uri]
+        response = await ask(client, "resources/directory/read", uri="skill://pdf-forms/a%20b")
+        assert [resource["uri"] for resource in response["resources"]] == [uri]
 
 
 # resources/directory/read
@@ -237,9 +240,9 @@ async def test_names_are_written_as_uris_want_them(folder: Path) -> None:
 async def test_directory_lists_its_children_and_not_deeper(folder: Path) -> None:
     (folder / "pdf-forms" / "empty").mkdir()
     async with Client(serving(folder)) as client:
-        said = await ask(client, "resources/directory/read", uri="skill://pdf-forms")
-        assert (said["ttlMs"], said["cacheScope"]) == (0, "private")
-        children = {one["uri"].removeprefix("skill://pdf-forms/"): one for one in said["resources"]}
+        response = await ask(client, "resources/directory/read", uri="skill://pdf-forms")
+        assert (response["ttlMs"], response["cacheScope"]) == (0, "private")
+        children = {resource["uri"].removeprefix("skill://pdf-forms/"): resource for resource in response["resources"]}
         assert list(children) == ["LICENSE", "SKILL.md", "assets", "empty", "references", "scripts"]
         assert children["assets"] == {
             "uri": "skill://pdf-forms/assets",
@@ -249,8 +252,8 @@ async def test_directory_lists_its_children_and_not_deeper(folder: Path) -> None
         assert children["SKILL.md"]["name"] == "pdf-forms"
         assert children["SKILL.md"]["description"] == "How to pdf-forms"
         assert children["LICENSE"] == {"uri": "skill://pdf-forms/LICENSE", "name": "LICENSE", "size": 18}
-        said = await ask(client, "resources/directory/read", uri="skill://pdf-forms/references")
-        assert [(one["name"], one["mimeType"]) for one in said["resources"]] == [
+        response = await ask(client, "resources/directory/read", uri="skill://pdf-forms/references")
+        assert [(resource["name"], resource["mimeType"]) for resource in response["resources"]] == [
             ("FORMS.md", "text/markdown"),
             ("deep", "inode/directory"),
         ]
@@ -262,7 +265,7 @@ async def test_directory_comes_in_pages(folder: Path) -> None:
         page = await ask(client, "resources/directory/read", uri="skill://pdf-forms")
         rest = await ask(client, "resources/directory/read", uri="skill://pdf-forms", cursor=page["nextCursor"])
         assert "nextCursor" not in rest
-        names = [one["name"] for one in page["resources"] + rest["resources"]]
+        names = [item["name"] for item in page["resources"] + rest["resources"]]
         assert names == ["LICENSE", "pdf-forms", "assets", "references", "scripts"]
 
 
@@ -347,7 +350,7 @@ async def test_link_that_leaves_the_folder_is_not_served(folder: Path, tmp_path:
         assert [entry["frontmatter"]["name"] for entry in entries] == ["refunds", "pdf-forms"]
         assert len(entries[1]["resources"]) == 6
         children = (await ask(client, "resources/directory/read", uri="skill://pdf-forms"))["resources"]
-        assert [one["name"] for one in children] == ["LICENSE", "pdf-forms", "assets", "references", "scripts"]
+        assert [item["name"] for item in children] == ["LICENSE", "pdf-forms", "assets", "references", "scripts"]
         for path in (
             "pdf-forms/secret.txt",
             "pdf-forms/outside/stolen/SKILL.md",
@@ -391,10 +394,10 @@ async def test_directory_swapped_for_a_symlink_is_not_followed(
     write(outside, "stolen.md", "stolen\n")
     place, aside = folder / "pdf-forms" / "references", folder / "pdf-forms" / "aside"
     served = serving(folder)
-    found = SkillDirectory._resolve_path
+    result = SkillDirectory._resolve_path
 
     def exchanged(self: SkillDirectory, path: str) -> Path:
-        known = found(self, path)
+        known = result(self, path)
         place.rename(aside)
         place.symlink_to(outside)
         return known
@@ -563,7 +566,7 @@ async def test_skill_that_breaks_is_left_out_and_the_log_says_why_once(
         assert "pdf-forms" in record.getMessage()
         await refusal(client, "skills/get", uri="skill://pdf-forms/SKILL.md")
         children = (await ask(client, "resources/directory/read", uri="skill://pdf-forms"))["resources"]
-        assert "SKILL.md" in [one["name"] for one in children]
+        assert "SKILL.md" in [item["name"] for item in children]
 
 
 async def test_removed_skill_is_not_found(folder: Path) -> None:

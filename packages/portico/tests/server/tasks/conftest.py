@@ -37,8 +37,8 @@ def postgres_url(postgres_server: postgres.Server, postgres_database: str, seali
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest) -> str:
     """An empty store that several processes can open."""
-    found: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
-    return found
+    response: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
+    return response
 
 
 @pytest.fixture

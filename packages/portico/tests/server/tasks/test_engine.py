@@ -68,18 +68,18 @@ async def make(url: str) -> AsyncIterator[Make]:
         body: Body | None = None, /, *, concurrency: int = 16, lease: float = 60.0, **tools: Any
     ) -> TaskEngine:
         async def run(running: JobRun) -> JobOutcome:
-            found = None if body is None else await body(running)
-            return found if isinstance(found, JobOutcome) else DONE
+            result = None if body is None else await body(running)
+            return result if isinstance(result, JobOutcome) else DONE
 
         configs: dict[str, TaskConfig] = tools or {"work": TaskConfig()}
-        one = TaskEngine("s", Database(url), lambda: configs, run, concurrency=concurrency, lease_seconds=lease)
-        await one.start()
-        made.append(one)
-        return one
+        response = TaskEngine("s", Database(url), lambda: configs, run, concurrency=concurrency, lease_seconds=lease)
+        await response.start()
+        made.append(response)
+        return response
 
     yield start
-    for one in made:
-        await one.stop()
+    for response in made:
+        await response.stop()
 
 
 @pytest.fixture
@@ -101,15 +101,15 @@ async def until(engine: TaskEngine, id: str, *statuses: str) -> Job:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             while True:
                 news.clear()
-                found = await engine.get(id, None)
-                if found is not None and found.status in statuses:
-                    return found
+                response = await engine.get(id, None)
+                if response is not None and response.status in statuses:
+                    return response
                 await news.wait()
 
 
 async def is_over(engine: TaskEngine, id: str) -> bool:
-    found = await engine.get(id, None)
-    return found is not None and found.is_finished
+    response = await engine.get(id, None)
+    return response is not None and response.is_finished
 
 
 async def soon(event: asyncio.Event) -> None:
@@ -133,11 +133,11 @@ async def test_jobs_run_by_priority_and_then_by_run_at(make: Make) -> None:
     await until_running(engine, first.id)
     moment = 1_700_000_000_000
     queued = [job(priority=priority, run_at=moment + n) for priority in (0, 5, -5) for n in (3, 1, 2)]
-    for one in queued:
-        await engine.create(one)
+    for item in queued:
+        await engine.create(item)
     go.set()
-    for one in queued:
-        await until(engine, one.id, "completed")
+    for item in queued:
+        await until(engine, item.id, "completed")
     assert ran[1:] == [501, 502, 503, 1, 2, 3, -499, -498, -497]
 
 
@@ -156,8 +156,8 @@ async def test_jobs_claimed_together_start_in_priority_order(make: Make) -> None
     idle = await make(body, other=TaskConfig())
     queued = [await idle.create(job(priority=n % 7)) for n in range(14)]
     engine = await make(body)
-    for one in queued:
-        await until(engine, one.id, "completed")
+    for item in queued:
+        await until(engine, item.id, "completed")
     # All were taken at once; bodies that do not wait run in the order in which they began.
     assert began == sorted(began, reverse=True)
 
@@ -186,8 +186,8 @@ async def test_no_more_run_at_once_than_there_is_room_for(make: Make) -> None:
     gauge = Gauge()
     engine = await make(gauge, concurrency=3)
     queued = [await engine.create(job()) for _ in range(20)]
-    for one in queued:
-        await until(engine, one.id, "completed")
+    for item in queued:
+        await until(engine, item.id, "completed")
     assert gauge.most["all"] == 3
 
 
@@ -198,13 +198,13 @@ async def test_of_one_tool_no_more_run_at_once_in_all_processes(make: Make) -> N
     queued = [job(tool) for _ in range(15) for tool in tools]
 
     def create(tx: Transaction) -> None:
-        for one in queued:
-            one.sign(both[0].keys)
-            jobs.create(tx, one, {})
+        for item in queued:
+            item.sign(both[0].keys)
+            jobs.create(tx, item, {})
 
     await both[0].database.write(create)
-    for one in queued:
-        await until(both[0], one.id, "completed")
+    for item in queued:
+        await until(both[0], item.id, "completed")
     assert gauge.most["few"] == 2
     assert gauge.most["one"] == 1
     assert gauge.most["work"] > 2
@@ -253,15 +253,15 @@ async def test_jobs_left_by_one_worker_are_claimed_by_another(make: Make) -> Non
     queued = [job(tool) for tool in ("work", "few") for _ in range(5)]
 
     def create(tx: Transaction) -> None:
-        for one in queued:
-            one.sign(both[0].keys)
-            jobs.create(tx, one, {})
+        for item in queued:
+            item.sign(both[0].keys)
+            jobs.create(tx, item, {})
 
     await both[0].database.write(create)
-    await wait_until(lambda: sum(len(one._running) for one in both) == 10)
+    await wait_until(lambda: sum(len(item._running) for item in both) == 10)
     gate.set()
-    for one in queued:
-        await until(both[0], one.id, "completed")
+    for item in queued:
+        await until(both[0], item.id, "completed")
 
 
 # Trying again
@@ -287,8 +287,8 @@ async def test_unexpected_failures_are_retried_with_exponential_backoff(
         return FAILED if len(attempts) < 5 else DONE
 
     engine = await make(body, work=TaskConfig(max_retries=6, retry_delay=10.0))
-    one = await engine.create(job())
-    ended = await until(engine, one.id, "completed")
+    result = await engine.create(job())
+    ended = await until(engine, result.id, "completed")
     assert attempts == [1, 2, 3, 4, 5]
     assert ended.attempts == 5
     for n, wait in enumerate(waits):
@@ -300,13 +300,13 @@ async def test_wait_has_an_end_however_often_it_failed(make: Make) -> None:
         return FAILED
 
     engine = await make(body, work=TaskConfig(max_retries=10**6, retry_delay=1.0))
-    one = await engine.create(job(attempts=5000))
-    with engine.watch(one.id) as news:
+    result = await engine.create(job(attempts=5000))
+    with engine.watch(result.id) as news:
         await soon(news)
-    found = await engine.get(one.id, None)
-    assert found is not None
-    assert found.status == "queued"
-    assert 0 < found.run_at - found.updated_at <= 1.26 * engines.MAX_BACKOFF_SECONDS * 1000
+    response = await engine.get(result.id, None)
+    assert response is not None
+    assert response.status == "queued"
+    assert 0 < response.run_at - response.updated_at <= 1.26 * engines.MAX_BACKOFF_SECONDS * 1000
 
 
 async def test_delayed_retry_runs_when_due(make: Make) -> None:
@@ -317,8 +317,8 @@ async def test_delayed_retry_runs_when_due(make: Make) -> None:
         return FAILED if len(ran) == 1 else DONE
 
     engine = await make(body, work=TaskConfig(max_retries=1, retry_delay=0.05))
-    one = await engine.create(job())
-    await until(engine, one.id, "completed")
+    result = await engine.create(job())
+    await until(engine, result.id, "completed")
     assert ran == [1, 2]
 
 
@@ -331,8 +331,8 @@ async def test_last_retry_fails_the_task(make: Make) -> None:
         return FAILED
 
     engine = await make(body, work=TaskConfig(max_retries=2, retry_delay=0.0))
-    one = await engine.create(job())
-    assert (await until(engine, one.id, "completed")).outcome == FAILED.value
+    result = await engine.create(job())
+    assert (await until(engine, result.id, "completed")).outcome == FAILED.value
     assert runs == 3
 
 
@@ -351,8 +351,8 @@ async def test_result_that_cannot_be_stored_fails_the_job_once(make: Make, monke
 
     monkeypatch.setattr(leases, "finish", finish)
     engine = await make(body)
-    one = await engine.create(job())
-    ended = await until(engine, one.id, "failed")
+    result = await engine.create(job())
+    ended = await until(engine, result.id, "failed")
     assert b"-32603" in bytes(ended.outcome)
     assert b"too long" not in bytes(ended.outcome)
     assert runs == 1
@@ -368,13 +368,13 @@ async def test_job_waiting_for_input_frees_its_slot(make: Make) -> None:
 
     engine = await make(body, concurrency=1, ask=TaskConfig(), work=TaskConfig())
     asking = [await engine.create(job("ask")) for _ in range(3)]
-    for one in asking:
-        await until(engine, one.id, "waiting")
+    for item in asking:
+        await until(engine, item.id, "waiting")
     work = await engine.create(job())
     await until(engine, work.id, "completed")
-    for one in asking:
-        assert await engine.update(one.id, {"key": Raw(b"{}")})
-        await until(engine, one.id, "completed")
+    for item in asking:
+        assert await engine.update(item.id, {"key": Raw(b"{}")})
+        await until(engine, item.id, "completed")
     await wait_until(lambda: engine.concurrency_limit.free == 1)
 
 
@@ -400,8 +400,8 @@ async def test_resumed_job_waits_for_a_slot_and_runs_before_queued_ones(make: Ma
     await engine.update(asking.id, {"key": Raw(b"{}")})
     await until(engine, asking.id, "running")
     gates["busy"].set()
-    for one in (asking, busy, work):
-        await until(engine, one.id, "completed")
+    for item in (asking, busy, work):
+        await until(engine, item.id, "completed")
     assert order == ["busy", "ask", "work"]
     await wait_until(lambda: engine.concurrency_limit.free == 1)
 
@@ -421,8 +421,8 @@ async def test_waiting_task_releases_one_slot(make: Make) -> None:
     await wait_until(lambda: running.waiting == 5)
     assert engine.concurrency_limit.free == 2
     queued = [await engine.create(job()) for _ in range(10)]
-    for one in queued:
-        await until(engine, one.id, "completed")
+    for item in queued:
+        await until(engine, item.id, "completed")
     assert gauge.most["all"] == 2
     await engine.update(asking.id, {f"key {n}": Raw(b"{}") for n in range(5)})
     await until(engine, asking.id, "completed")
@@ -475,11 +475,11 @@ async def test_answer_in_another_process_is_received(make: Make) -> None:
     async def body(running: JobRun) -> JobOutcome:
         return JobOutcome("completed", await running.wait_for_response("key", {"method": "roots/list"}))
 
-    one, other = await make(body), await make(body, elsewhere=TaskConfig())
+    item, other = await make(body), await make(body, elsewhere=TaskConfig())
     asking = await other.create(job())
     await until(other, asking.id, "waiting")
     await other.update(asking.id, {"key": Raw(b'{"roots":[]}')})
-    assert bytes((await until(one, asking.id, "completed")).outcome) == b'{"roots":[]}'
+    assert bytes((await until(item, asking.id, "completed")).outcome) == b'{"roots":[]}'
 
 
 async def test_answer_with_lost_event_is_found_by_polling(make: Make) -> None:
@@ -500,10 +500,10 @@ async def test_answer_with_lost_event_is_found_by_polling(make: Make) -> None:
 
 async def test_answer_before_a_restart_is_used(make: Make) -> None:
     """Its worker died while it waited; the answer comes while it is in the queue."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def body(running: JobRun) -> JobOutcome:
-        asked.append(running.job.status)
+        requests.append(running.job.status)
         return JobOutcome("completed", await running.wait_for_response("key", {"method": "roots/list"}))
 
     first = await make(body)
@@ -511,13 +511,13 @@ async def test_answer_before_a_restart_is_used(make: Make) -> None:
     await until(first, asking.id, "waiting")
     await first.stop()
     other = await make(elsewhere=TaskConfig())
-    found = await other.get(asking.id, None)
-    assert found is not None
-    assert found.status == "queued"
+    response = await other.get(asking.id, None)
+    assert response is not None
+    assert response.status == "queued"
     assert await other.update(asking.id, {"key": Raw(b"7")})
     second = await make(body)
     assert bytes((await until(second, asking.id, "completed")).outcome) == b"7"
-    assert len(asked) == 2
+    assert len(requests) == 2
 
 
 # Cancelling
@@ -535,9 +535,9 @@ async def test_cancelled_body_is_stopped(make: Make, where: str) -> None:
             stopped.set()
 
     engine, other = await make(body), await make(elsewhere=TaskConfig())
-    one = await engine.create(job())
-    await until_running(engine, one.id)
-    cancelled = await (engine if where == "here" else other).cancel(one.id)
+    result = await engine.create(job())
+    await until_running(engine, result.id)
+    cancelled = await (engine if where == "here" else other).cancel(result.id)
     assert cancelled is not None
     assert cancelled.status == "cancelled"
     await soon(stopped)
@@ -553,11 +553,11 @@ async def test_cancellation_with_lost_event_is_found_by_polling(make: Make) -> N
             stopped.set()
 
     engine = await make(body, lease=0.3)
-    one = await engine.create(job())
-    await until_running(engine, one.id)
+    result = await engine.create(job())
+    await until_running(engine, result.id)
 
     def quietly(tx: Transaction) -> None:
-        jobs.cancel(tx, one.id, int(time.time() * 1000))
+        jobs.cancel(tx, result.id, int(time.time() * 1000))
         tx.events.clear()
 
     await engine.database.write(quietly)
@@ -610,16 +610,16 @@ async def test_worker_that_lost_a_job_writes_nothing(make: Make) -> None:
         return JobOutcome("completed", Raw(b'"second"'))
 
     first = await make(slow, concurrency=1)
-    one = await first.create(job())
-    running = await until_running(first, one.id)
+    result = await first.create(job())
+    running = await until_running(first, result.id)
     await wait_until(lambda: running.steps)
     second = await make(quick)
     await second.database.write(lambda tx: leases.reclaim(tx, "s", [first.worker], 0))
-    ended = await until(second, one.id, "completed")
+    ended = await until(second, result.id, "completed")
     assert bytes(ended.outcome) == b'"second"'
     assert (ended.progress, ended.message, ended.questions) == (None, None, {})
     assert lost == ["step", "report", "ask", "finish", "release"]
-    assert set(await second.database.read(lambda tx: jobs.finished_steps(tx, [one.id])[one.id])) == {"begun"}
+    assert set(await second.database.read(lambda tx: jobs.finished_steps(tx, [result.id])[result.id])) == {"begun"}
 
 
 async def test_reclaimed_job_runs_once_in_one_worker(make: Make) -> None:
@@ -644,10 +644,10 @@ async def test_reclaimed_job_runs_once_in_one_worker(make: Make) -> None:
         return JobOutcome("completed", running.steps["step"])
 
     engine = await make(body)
-    one = await engine.create(job())
-    await until_running(engine, one.id)
+    result = await engine.create(job())
+    await until_running(engine, result.id)
     await engine.database.write(lambda tx: leases.reclaim(tx, "s", [engine.worker], 0))
-    ended = await until(engine, one.id, "completed")
+    ended = await until(engine, result.id, "completed")
     assert bytes(ended.outcome) == b'"second"'
     assert runs == [1, 2]
     await wait_until(lambda: not engine._running)
@@ -664,12 +664,12 @@ async def test_lease_that_runs_out_gives_the_job_away(make: Make) -> None:
             ended.set()
 
     silent = await make(for_ever, lease=0.2)
-    one = await silent.create(job())
-    await until_running(silent, one.id)
+    result = await silent.create(job())
+    await until_running(silent, result.id)
     for task in silent._tasks[1:]:
         task.cancel()  # it lives, and does not say so
     other = await make(lease=0.3)
-    found = await until(other, one.id, "completed")
+    found = await until(other, result.id, "completed")
     assert found.deaths == 1
     assert found.attempts == 1
     # Whoever had it hears that it has not any more.
@@ -689,8 +689,8 @@ class Away:
 async def test_suspended_worker_cannot_write_after_lease_loss(store: Database) -> None:
     """A step that has not begun is not begun by somebody who may not hold the job any more."""
     moment = int(time.time() * 1000)
-    one = job(run_at=moment - 60_000)
-    await store.write(lambda tx: jobs.create(tx, one, {}))
+    result = job(run_at=moment - 60_000)
+    await store.write(lambda tx: jobs.create(tx, result, {}))
 
     def claim(tx: Transaction) -> Any:
         return leases.claim(tx, "s", {"work": None}, "away", moment - 60_000, 10_000, 1)
@@ -710,18 +710,20 @@ async def test_claimed_job_that_is_not_running_is_requeued(make: Make) -> None:
     """A claim whose answer never arrived: the store has committed it, and nobody works on it."""
     engine = await make(lease=0.3)
     other = await make(elsewhere=TaskConfig())
-    one = job(tool="elsewhere, for now")
-    await other.create(one)
+    result = job(tool="elsewhere, for now")
+    await other.create(result)
 
     def claim(tx: Transaction) -> None:
         moment = int(time.time() * 1000)
-        leases.claim(tx, "s", {one.tool: None}, engine.worker, moment, 60_000, 1)
-        one.tool = "work"
-        one.sign(engine.keys)
-        tx.execute("update portico_job set tool = ?, signature = ? where id = ?", (one.tool, one.signature, one.id))
+        leases.claim(tx, "s", {result.tool: None}, engine.worker, moment, 60_000, 1)
+        result.tool = "work"
+        result.sign(engine.keys)
+        tx.execute(
+            "update portico_job set tool = ?, signature = ? where id = ?", (result.tool, result.signature, result.id)
+        )
 
     await other.database.write(claim)
-    await until(other, one.id, "completed")
+    await until(other, result.id, "completed")
 
 
 async def test_lost_claim_response_loses_no_job(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -737,9 +739,9 @@ async def test_lost_claim_response_loses_no_job(make: Make, monkeypatch: pytest.
         return found
 
     monkeypatch.setattr(engine.database, "write", write)
-    one = await engine.create(job())
+    result = await engine.create(job())
     await soon(lost)
-    assert (await until(engine, one.id, "completed")).attempts == 1
+    assert (await until(engine, result.id, "completed")).attempts == 1
 
 
 async def test_job_is_not_failed_because_the_store_was_away_for_a_moment(
@@ -767,8 +769,8 @@ async def test_job_is_not_failed_because_the_store_was_away_for_a_moment(
 
     monkeypatch.setattr(leases, "store_leased_step", failing("step", leases.store_leased_step))
     monkeypatch.setattr(leases, "finish", failing("finish", leases.finish))
-    one = await engine.create(job())
-    await until(engine, one.id, "completed")
+    result = await engine.create(job())
+    await until(engine, result.id, "completed")
     assert runs == 1
     assert set(failures.values()) == {0}
 
@@ -792,8 +794,8 @@ async def test_engine_recovers_from_any_failure(
 
         monkeypatch.setattr(engine, name, failing())
     for _ in range(3):
-        one = await engine.create(job())
-        await wait_until(lambda id=one.id: is_over(engine, id))
+        result = await engine.create(job())
+        await wait_until(lambda id=result.id: is_over(engine, id))
     await wait_until(lambda: set(trouble.values()) == {0})
     assert "task engine scheduler failed" in caplog.text
 
@@ -819,11 +821,11 @@ async def test_running_jobs_are_requeued_when_the_worker_stops(make: Make) -> No
     queued = await first.create(job())
     await first.stop()
     other = await make(elsewhere=TaskConfig())
-    for one in (asking, running, queued):
-        found = await other.get(one.id, None)
-        assert found is not None
-        assert (found.status, found.worker, found.lease) == ("queued", None, None)
-        assert (found.attempts, found.deaths) == (0, 0)
+    for item in (asking, running, queued):
+        response = await other.get(item.id, None)
+        assert response is not None
+        assert (response.status, response.worker, response.lease) == ("queued", None, None)
+        assert (response.attempts, response.deaths) == (0, 0)
 
 
 @pytest.mark.usefixtures("deaf")
@@ -836,12 +838,12 @@ async def test_requeued_job_is_taken_by_another_worker(make: Make) -> None:
         assert set(running.steps) == {"one"}
 
     first = await make(for_ever)
-    one = await first.create(job())
-    running = await until_running(first, one.id)
+    result = await first.create(job())
+    running = await until_running(first, result.id)
     await wait_until(lambda: running.steps)
     second = await make(body)
     await first.stop()
-    await until(second, one.id, "completed")
+    await until(second, result.id, "completed")
 
 
 async def test_body_that_does_not_stop_is_left_behind(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -857,36 +859,36 @@ async def test_body_that_does_not_stop_is_left_behind(make: Make, monkeypatch: p
         over.set()
 
     first = await make(stubborn)
-    one = await first.create(job())
-    await until_running(first, one.id)
+    result = await first.create(job())
+    await until_running(first, result.id)
     await first.stop()
     second = await make()
-    assert (await until(second, one.id, "completed")).outcome == DONE.value
+    assert (await until(second, result.id, "completed")).outcome == DONE.value
     go.set()
     await soon(over)
 
 
 async def test_job_claimed_during_shutdown_is_requeued(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = await make()
-    writes, taken = engine.database.write, asyncio.Event()
+    writes, item = engine.database.write, asyncio.Event()
 
     async def write(fn: Any, **how: Any) -> Any:
-        found = await writes(fn, **how)
-        if isinstance(found, tuple) and found[0]:
-            taken.set()
+        response = await writes(fn, **how)
+        if isinstance(response, tuple) and response[0]:
+            item.set()
             for _ in range(10):
                 await asyncio.sleep(0)  # the answer is on its way
-        return found
+        return response
 
     monkeypatch.setattr(engine.database, "write", write)
-    one = await engine.create(job())
-    await soon(taken)
+    result = await engine.create(job())
+    await soon(item)
     await engine.stop()
     other = await make(elsewhere=TaskConfig())
-    found = await other.get(one.id, None)
-    assert found is not None
-    assert found.status in ("queued", "completed")
-    assert found.worker is None
+    response = await other.get(result.id, None)
+    assert response is not None
+    assert response.status in ("queued", "completed")
+    assert response.worker is None
 
 
 async def test_job_is_failed_after_repeated_worker_crashes(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -896,11 +898,11 @@ async def test_job_is_failed_after_repeated_worker_crashes(make: Make, monkeypat
         await asyncio.Event().wait()
 
     engine = await make(for_ever)
-    one = await engine.create(job())
+    result = await engine.create(job())
     for _ in range(3):
-        await until_running(engine, one.id)
+        await until_running(engine, result.id)
         await wait_until(lambda: engine.database.write(lambda tx: leases.reclaim(tx, "s", [engine.worker], 0)))
-    ended = await until(engine, one.id, "failed")
+    ended = await until(engine, result.id, "failed")
     assert b"the task's process ended 3 times" in bytes(ended.outcome)
 
 
@@ -910,14 +912,14 @@ async def test_jobs_of_dead_workers_are_reclaimed_in_batches(make: Make, monkeyp
     lost = [job(status="running", worker="nobody", lease=1) for _ in range(35)]
 
     def create(tx: Transaction) -> None:
-        for one in lost:
-            one.sign(other.keys)
-            jobs.create(tx, one, {})
+        for item in lost:
+            item.sign(other.keys)
+            jobs.create(tx, item, {})
 
     await other.database.write(create)
     engine = await make(lease=0.3)
-    for one in lost:
-        await until(engine, one.id, "completed")
+    for item in lost:
+        await until(engine, item.id, "completed")
 
 
 # Time to live
@@ -928,11 +930,11 @@ async def test_expired_jobs_are_deleted(store: Database) -> None:
     moment = int(time.time() * 1000)
     over = [job(status=status, expires_at=moment - 1) for status in ("completed", "failed", "cancelled")]
     kept = [job(status="completed", expires_at=moment + 60_000), job(status="completed", expires_at=None)]
-    for one in (*over, *kept):
-        await store.write(lambda tx, one=one: jobs.create(tx, one, {"step": Raw(b"1")}))
+    for item in (*over, *kept):
+        await store.write(lambda tx, item=item: jobs.create(tx, item, {"step": Raw(b"1")}))
     assert await store.write(lambda tx: jobs.sweep(tx, moment)) == 3
     left = await store.read(lambda tx: tx.fetch_all(str, "select id from portico_job"))
-    assert sorted(left) == sorted(one.id for one in kept)
+    assert sorted(left) == sorted(item.id for item in kept)
     assert await store.read(lambda tx: tx.fetch_one(int, "select count(*) from portico_job_step")) == 2
 
 
@@ -952,22 +954,22 @@ async def test_queued_and_waiting_jobs_fail_when_their_ttl_expires(make: Make) -
     await until(engine, waiting.id, "waiting")
     later = waiting.created_at + 3_600_001
     assert await engine.database.write(lambda tx: jobs.sweep(tx, later + 60_000)) == 2
-    for one in (waiting, queued):
-        ended = await until(engine, one.id, "failed")
+    for item in (waiting, queued):
+        ended = await until(engine, item.id, "failed")
         assert b"time to live" in bytes(ended.outcome)
         assert ended.message is not None
         assert ended.expires_at is not None
         assert ended.expires_at > later
     await soon(stopped)
-    found = await engine.get(running.id, None)
-    assert found is not None
-    assert found.status == "running"
+    response = await engine.get(running.id, None)
+    assert response is not None
+    assert response.status == "running"
 
 
 async def test_result_is_retained_for_a_minimum_time(make: Make) -> None:
     engine = await make()
-    one = await engine.create(job(ttl=1))
-    ended = await until(engine, one.id, "completed")
+    result = await engine.create(job(ttl=1))
+    ended = await until(engine, result.id, "completed")
     assert ended.expires_at is not None
     assert ended.expires_at >= ended.updated_at + jobs.EXPIRY_GRACE_MS
 
@@ -976,8 +978,8 @@ async def test_engine_sweeps_by_itself_and_some_at_a_time(make: Make, monkeypatc
     monkeypatch.setattr(jobs, "SWEEP_BATCH_SIZE", 10)
     other = await make(elsewhere=TaskConfig())
     old = [job(status="completed", expires_at=1) for _ in range(25)]
-    for one in old:
-        await other.create(one)
+    for item in old:
+        await other.create(item)
     await make(lease=0.3)
     await wait_until(lambda: is_empty(other.database))
 
@@ -995,12 +997,12 @@ async def test_finished_job_can_be_retried(make: Make) -> None:
         return JobOutcome("failed", Raw(b'{"code":1,"message":"no"}'), "no") if len(runs) == 1 else DONE
 
     engine = await make(body)
-    one = await engine.create(job())
-    await until(engine, one.id, "failed")
-    again = await engine.database.write(lambda tx: jobs.retry(tx, one.id, int(time.time() * 1000)))
+    result = await engine.create(job())
+    await until(engine, result.id, "failed")
+    again = await engine.database.write(lambda tx: jobs.retry(tx, result.id, int(time.time() * 1000)))
     assert again is not None
     assert (again.status, again.message, bytes(again.outcome)) == ("queued", None, b"")
-    await until(engine, one.id, "completed")
+    await until(engine, result.id, "completed")
     assert list(runs[1]) == ["one"]
     assert await engine.database.write(lambda tx: jobs.retry(tx, "nothing", 0)) is None
 
@@ -1022,12 +1024,12 @@ async def test_servers_of_other_names_have_queues_of_their_own(make: Make, url: 
 
 
 async def test_engine_without_tools_claims_no_jobs(make: Make, url: str) -> None:
-    one = TaskEngine("s", Database(url), dict, lambda running: asyncio.sleep(0, DONE))
-    await one.start()
-    created = await one.create(job())
-    await one._fill_slots()
-    found = await one.get(created.id, None)
-    await one.stop()
+    response = TaskEngine("s", Database(url), dict, lambda running: asyncio.sleep(0, DONE))
+    await response.start()
+    created = await response.create(job())
+    await response._fill_slots()
+    found = await response.get(created.id, None)
+    await response.stop()
     assert found is not None
     assert found.status == "queued"
 
@@ -1035,8 +1037,8 @@ async def test_engine_without_tools_claims_no_jobs(make: Make, url: str) -> None
 async def test_two_engines_that_start_at_once_both_start(make: Make) -> None:
     both = await asyncio.gather(make(), make())
     queued = [await both[n % 2].create(job()) for n in range(10)]
-    for one in queued:
-        await until(both[0], one.id, "completed")
+    for item in queued:
+        await until(both[0], item.id, "completed")
 
 
 async def test_engine_start_fails_if_the_store_cannot_be_opened(tmp_path: Any) -> None:
@@ -1079,15 +1081,15 @@ async def test_job_with_tampered_row_is_not_run(make: Make) -> None:
     unsigned = job()
 
     def write(tx: Transaction) -> None:
-        for column, one in forged.items():
+        for column, item in forged.items():
             # The signature of one job is of no use for another.
             value = forged["owner"].signature if column == "signature" else changes[column]
-            tx.execute(f"update portico_job set {column} = ?, run_at = 0 where id = ?", (value, one.id))
+            tx.execute(f"update portico_job set {column} = ?, run_at = 0 where id = ?", (value, item.id))
         jobs.create(tx, unsigned, {})
 
     await engine.database.write(write)
-    for one in (*forged.values(), unsigned):
-        ended = await until(engine, one.id, "failed")
+    for item in (*forged.values(), unsigned):
+        ended = await until(engine, item.id, "failed")
         assert b"changed in the store" in bytes(ended.outcome)
     honest = await engine.create(job())
     await until(engine, honest.id, "completed")

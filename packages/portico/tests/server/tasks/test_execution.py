@@ -39,8 +39,8 @@ class Report(msgspec.Struct):
 
 
 def text(found: Any) -> str:
-    said: str = found["result"]["content"][0]["text"]
-    return said
+    message: str = found["result"]["content"][0]["text"]
+    return message
 
 
 # What costs nothing
@@ -203,9 +203,9 @@ async def test_thread_sees_that_it_was_cancelled(modern: Talk, serving: Serve) -
     assert await asyncio.to_thread(begun.wait, TIMEOUT_SECONDS)
     await client.request("tasks/cancel", {"taskId": id})
     assert await asyncio.to_thread(seen.wait, TIMEOUT_SECONDS)
-    found = await client.get(id)
-    assert found["status"] == "cancelled"
-    assert "result" not in found
+    response = await client.get(id)
+    assert response["status"] == "cancelled"
+    assert "result" not in response
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
@@ -234,10 +234,10 @@ async def test_task_is_ended_at_its_timeout(modern: Talk, serving: Serve, kind: 
     talk = modern(await serving(server))
     while not began.is_set():
         # A busy machine may not come to the body before its time is over, and then it is not run at all.
-        found = await talk.end("slow")
-        assert found["status"] == "completed"
-        assert found["result"]["isError"] is True
-        assert "did not finish within" in text(found)
+        result = await talk.end("slow")
+        assert result["status"] == "completed"
+        assert result["result"]["isError"] is True
+        assert "did not finish within" in text(result)
     if kind == "thread":
         assert await asyncio.to_thread(over.wait, TIMEOUT_SECONDS)
 
@@ -253,9 +253,9 @@ async def test_nothing_that_a_body_raises_ends_the_server(modern: Talk, serving:
         raise raised
 
     client = modern(await serving(server))
-    found = await client.end("leave")
-    assert found["result"]["isError"] is True
-    assert "error id" in text(found)
+    result = await client.end("leave")
+    assert result["result"]["isError"] is True
+    assert "error id" in text(result)
     assert runs == [True]
     assert text(await client.end("add", {"a": 1, "b": 2})) == "3"
 
@@ -272,8 +272,8 @@ async def test_body_that_leaks_its_own_cancellation_fails(modern: Talk, serving:
         await child
         return "never"
 
-    found = await modern(await serving(server)).end("muddled")
-    assert found["result"]["isError"] is True
+    result = await modern(await serving(server)).end("muddled")
+    assert result["result"]["isError"] is True
     assert runs == [True]
 
 
@@ -289,9 +289,9 @@ async def test_result_that_json_cannot_encode_is_a_tool_error(modern: Talk, serv
             raise ProtocolError("no", {"it": object()})
         return "half a \ud800 pair"
 
-    found = await modern(await serving(server)).end("odd")
-    assert found["status"] == "completed"
-    assert found["result"]["isError"] is True
+    result = await modern(await serving(server)).end("odd")
+    assert result["status"] == "completed"
+    assert result["result"]["isError"] is True
 
 
 async def test_results_of_every_kind_are_kept(modern: Talk, serving: Serve) -> None:
@@ -307,10 +307,10 @@ async def test_results_of_every_kind_are_kept(modern: Talk, serving: Serve) -> N
 
     client = modern(await serving(server))
     for name in ("report", "picture"):
-        found = (await client.end(name))["result"]
+        result = (await client.end(name))["result"]
         called = await client.call(name, capabilities=WITHOUT)
         called.pop("_meta")
-        assert found == called
+        assert result == called
 
 
 async def test_task_has_the_principal_of_its_caller(modern: Talk, serving: Serve) -> None:
@@ -337,8 +337,8 @@ async def test_task_has_the_protocol_version_of_its_caller(old: TalkOld, serving
         return ctx.protocol_version
 
     client = await old(await serving(server))
-    said = await client.request("tasks/result", {"taskId": await client.start("which")})
-    assert said["content"][0]["text"] == "2025-11-25"
+    response = await client.request("tasks/result", {"taskId": await client.start("which")})
+    assert response["content"][0]["text"] == "2025-11-25"
 
 
 async def test_custom_principal_is_stored_by_name(modern: Talk, serving: Serve) -> None:
@@ -358,13 +358,13 @@ async def test_tool_called_from_the_inside_answers_at_once(modern: Talk, serving
 
     @server.tool(task="optional")
     async def outer(ctx: Context) -> str:
-        said = await ctx.call_tool("inner", {})
-        return f"outer {said.content[0].text}"
+        result = await ctx.call_tool("inner", {})
+        return f"outer {result.content[0].text}"
 
     @server.tool(task="required")
     async def inner(ctx: Context) -> str:
-        said = await ctx.elicit("Well?", str)
-        return f"inner {said.data}"
+        result = await ctx.elicit("Well?", str)
+        return f"inner {result.data}"
 
     client = modern(await serving(server))
     if inside == "task":
@@ -375,13 +375,13 @@ async def test_tool_called_from_the_inside_answers_at_once(modern: Talk, serving
         await wait_for_status(server, id, "completed")
         assert text(await client.get(id)) == "outer inner yes"
     else:
-        asked = await client.call("outer", capabilities=WITHOUT)
-        assert asked["resultType"] == "input_required"
-        again = {"name": "outer", "arguments": {}, "requestState": asked["requestState"]}
-        said = await client.request(
+        response = await client.call("outer", capabilities=WITHOUT)
+        assert response["resultType"] == "input_required"
+        again = {"name": "outer", "arguments": {}, "requestState": response["requestState"]}
+        result = await client.request(
             "tools/call", {**again, "inputResponses": {"inner-1/elicitation-1": YES}}, capabilities=WITHOUT
         )
-        assert said["content"][0]["text"] == "outer inner yes"
+        assert result["content"][0]["text"] == "outer inner yes"
 
 
 # Asking first, and then becoming a task
@@ -390,11 +390,11 @@ async def test_tool_called_from_the_inside_answers_at_once(modern: Talk, serving
 async def test_detached_task_does_not_repeat_elicitation(modern: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = modern(await serving(server))
-    asked = await client.call("later")
-    assert asked["resultType"] == "input_required"
-    assert "taskId" not in asked
+    response = await client.call("later")
+    assert response["resultType"] == "input_required"
+    assert "taskId" not in response
     assert gates.done == []
-    again = {"name": "later", "arguments": {}, "requestState": asked["requestState"]}
+    again = {"name": "later", "arguments": {}, "requestState": response["requestState"]}
     created = await client.request("tools/call", {**again, "inputResponses": {"elicitation-1": YES}})
     assert created["resultType"] == "task"
     assert not {"requestState", "inputRequests"} & set(created)
@@ -408,21 +408,25 @@ async def test_detached_body_of_2025_11_25_asks_in_the_call(old: TalkOld, servin
     server, gates = with_tools()
     client = await old(await serving(server))
     client.wire.send({"jsonrpc": "2.0", "id": "call", "method": "tools/call", "params": {"name": "later", "task": {}}})
-    asked = await client.wire.receive()
-    assert asked["method"] == "elicitation/create"
-    client.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": YES})
+    message = await client.wire.receive()
+    assert message["method"] == "elicitation/create"
+    client.wire.send({"jsonrpc": "2.0", "id": message["id"], "result": YES})
     created = (await client.wire.response("call"))["result"]
-    said = await client.request("tasks/result", {"taskId": created["task"]["taskId"]})
-    assert said["content"][0]["text"] == "hello yes"
+    response = await client.request("tasks/result", {"taskId": created["task"]["taskId"]})
+    assert response["content"][0]["text"] == "hello yes"
     assert gates.done == ["noted", "later"]
-    assert not [one for one in client.wire.other_messages if one.get("method") == "elicitation/create"]
+    assert not [
+        other_message
+        for other_message in client.wire.other_messages
+        if other_message.get("method") == "elicitation/create"
+    ]
 
 
 async def test_without_the_extension_a_detached_body_just_continues(modern: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = modern(await serving(server))
-    asked = await client.call("later", capabilities=WITHOUT)
-    again = {"name": "later", "arguments": {}, "requestState": asked["requestState"]}
+    response = await client.call("later", capabilities=WITHOUT)
+    again = {"name": "later", "arguments": {}, "requestState": response["requestState"]}
     said = await client.request("tools/call", {**again, "inputResponses": {"elicitation-1": YES}}, capabilities=WITHOUT)
     assert said["resultType"] == "complete"
     assert said["content"][0]["text"] == "hello yes"
@@ -433,8 +437,8 @@ async def test_without_a_wish_a_detached_body_just_continues(old: TalkOld, servi
     server, _ = with_tools()
     client = await old(await serving(server))
     client.wire.send({"jsonrpc": "2.0", "id": "call", "method": "tools/call", "params": {"name": "later"}})
-    asked = await client.wire.receive()
-    client.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": YES})
+    message = await client.wire.receive()
+    client.wire.send({"jsonrpc": "2.0", "id": message["id"], "result": YES})
     said = (await client.wire.response("call"))["result"]
     assert said["content"][0]["text"] == "hello yes"
 
@@ -473,9 +477,9 @@ async def test_detached_body_with_wrong_arguments_is_reported_at_the_call(modern
         await ctx.continue_as_task()
         return n
 
-    said = await modern(await serving(server)).call("count", {"n": "x"})
-    assert said["resultType"] == "complete"
-    assert said["isError"] is True
+    response = await modern(await serving(server)).call("count", {"n": "x"})
+    assert response["resultType"] == "complete"
+    assert response["isError"] is True
 
 
 # With our own client
@@ -488,7 +492,7 @@ async def test_our_client_starts_waits_and_answers(revision: Any) -> None:
         server,
         protocol_version=revision,
         principal=ADA,
-        elicitation_handler=lambda asked: {"value": "Ada"},
+        elicitation_handler=lambda request: {"value": "Ada"},
         timeout=TIMEOUT_SECONDS,
     ) as client:
         task = await client.start_task("ask")

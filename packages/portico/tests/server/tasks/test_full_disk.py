@@ -77,8 +77,8 @@ async def small_postgres(postgres_server: postgres.Server, postgres_url: str) ->
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def small(request: pytest.FixtureRequest) -> Small:
-    found: Small = request.getfixturevalue(f"small_{request.param}")
-    return found
+    response: Small = request.getfixturevalue(f"small_{request.param}")
+    return response
 
 
 def keeping(store: str) -> tuple[Server, ToolEvents]:
@@ -106,11 +106,11 @@ async def fill(client: ModernTasksClient) -> tuple[dict[int, str], list[Any]]:
     refused: list[Any] = []
     for n in range(1000):
         arguments = {"n": n, "text": secrets.token_hex(10_000)}
-        said = await client.send_request("tools/call", {"name": "keep", "arguments": arguments})
-        if "error" in said:
-            refused.append(said["error"])
+        response = await client.send_request("tools/call", {"name": "keep", "arguments": arguments})
+        if "error" in response:
+            refused.append(response["error"])
         else:
-            started[n] = said["result"]["taskId"]
+            started[n] = response["result"]["taskId"]
         if len(refused) == 5:
             return started, refused
     raise AssertionError("the disk is never full")
@@ -142,15 +142,17 @@ async def test_full_disk_is_reported_and_when_there_is_room_again_everything_is_
         small.ballast.unlink()
         for n, id in started.items():
             await wait_for_status(server, id, "completed", "failed", "cancelled")
-            found = await client.get(id)
-            assert found["status"] == "completed"
-            assert found["result"]["content"][0]["text"] == f"{n} is done"
+            response = await client.get(id)
+            assert response["status"] == "completed"
+            assert response["result"]["content"][0]["text"] == f"{n} is done"
         assert (await client.call("keep", {"n": -1, "text": ""}))["resultType"] == "task"
         # What was done and could not be written down at once was not done again.
         await wait_until(lambda: "-1.2" in gates.done)
-        done = [one for one in gates.done if not one.startswith("-1.")]
+        done = [record for record in gates.done if not record.startswith("-1.")]
         assert sorted(done) == sorted(f"{n}.{step}" for n in started for step in range(3))
-    assert not [one for one in caplog.records if one.levelno >= logging.ERROR and "not started" in one.getMessage()]
+    assert not [
+        record for record in caplog.records if record.levelno >= logging.ERROR and "not started" in record.getMessage()
+    ]
 
 
 async def test_server_that_is_stopped_while_the_disk_is_full_loses_nothing(

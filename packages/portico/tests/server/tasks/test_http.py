@@ -85,7 +85,10 @@ async def site() -> AsyncIterator[Callable[..., Any]]:
 async def test_task_is_started_asked_and_fetched(site: Callable[..., Any], revision: Any) -> None:
     here = await site()
     async with Client(
-        here.url, protocol_version=revision, elicitation_handler=lambda asked: {"value": "Ada"}, timeout=TIMEOUT_SECONDS
+        here.url,
+        protocol_version=revision,
+        elicitation_handler=lambda request: {"value": "Ada"},
+        timeout=TIMEOUT_SECONDS,
     ) as client:
         task = await client.start_task("ask")
         assert (await task.result(timeout=TIMEOUT_SECONDS)).text == "accept: Ada"
@@ -108,11 +111,11 @@ async def test_name_of_the_task_is_in_a_header(site: Callable[..., Any]) -> None
     _, created = await here.post("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}, mcp_name="add")
     id = created["result"]["taskId"]
     await wait_for_status(here.server, id, "completed")
-    status, said = await here.post("tasks/get", {"taskId": id}, mcp_name=id)
-    assert (status, said["result"]["status"]) == (200, "completed")
+    status, message = await here.post("tasks/get", {"taskId": id}, mcp_name=id)
+    assert (status, message["result"]["status"]) == (200, "completed")
     for name in (None, "another"):
-        status, said = await here.post("tasks/get", {"taskId": id}, mcp_name=name)
-        assert (status, said["error"]["code"]) == (400, -32020)
+        status, message = await here.post("tasks/get", {"taskId": id}, mcp_name=name)
+        assert (status, message["error"]["code"]) == (400, -32020)
 
 
 async def test_task_request_without_the_extension_is_http_400(site: Callable[..., Any]) -> None:

@@ -60,15 +60,15 @@ async def test_after_a_kill_the_next_process_continues_after_the_last_finished_s
     id = await first.create("wait")
     await wait_until(lambda: lines(done, "F") == ["one"])
     await first.kill()
-    found = await row(url, id)
-    assert found.status == "running"
+    result = await row(url, id)
+    assert result.status == "running"
     (done.parent / "done.go").touch()
     second = await start()
     over = await second.wait_for_status(id, "completed")
     assert over["result"]["content"][0]["text"] == "done"
     assert lines(done, "E") == ["one", "two"]
-    found = await row(url, id)
-    assert (found.deaths, found.attempts, found.runs) == (1, 1, 2)
+    result = await row(url, id)
+    assert (result.deaths, result.attempts, result.runs) == (1, 1, 2)
 
 
 async def test_graceful_shutdown_releases_jobs(url: str, done: Path, start: Start) -> None:
@@ -77,8 +77,8 @@ async def test_graceful_shutdown_releases_jobs(url: str, done: Path, start: Star
     await wait_until(lambda: lines(done, "F") == ["one"])
     await first.close()
     assert first.process.returncode == 0
-    found = await row(url, id)
-    assert (found.status, found.worker, found.deaths, found.attempts) == ("queued", None, 0, 0)
+    result = await row(url, id)
+    assert (result.status, result.worker, result.deaths, result.attempts) == ("queued", None, 0, 0)
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
@@ -89,8 +89,8 @@ async def test_sigterm_releases_jobs(url: str, done: Path, start: Start, how: si
     first.process.send_signal(how)
     async with asyncio.timeout(TIMEOUT_SECONDS):
         await first.process.wait()
-    found = await row(url, id)
-    assert (found.status, found.worker, found.deaths, found.attempts) == ("queued", None, 0, 0)
+    result = await row(url, id)
+    assert (result.status, result.worker, result.deaths, result.attempts) == ("queued", None, 0, 0)
 
 
 async def test_another_process_on_the_machine_notices_a_death_by_itself(url: str, done: Path, start: Start) -> None:
@@ -145,7 +145,7 @@ async def test_task_runs_in_another_process(url: str, monkeypatch: pytest.Monkey
             async with Client(
                 here,
                 protocol_version=revision,
-                elicitation_handler=lambda asked: {"value": "Ada"},
+                elicitation_handler=lambda request: {"value": "Ada"},
                 timeout=TIMEOUT_SECONDS,
             ) as client:
                 task = await client.start_task("ask")

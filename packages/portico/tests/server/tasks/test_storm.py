@@ -102,7 +102,7 @@ def verify_nothing_was_done_twice(storm: Storm) -> int:
     text = storm.path.read_text()
     finished: set[tuple[str, str]] = set()
     done: dict[tuple[str, str], int] = {}
-    looked = sorted(storm.looked, key=lambda one: one[1])
+    looked = sorted(storm.looked, key=lambda item: item[1])
     recorded: set[tuple[str, str]] = set()
     place = 0
     for line in text.splitlines():
@@ -133,10 +133,10 @@ async def verify_every_task_is_finished(storm: Storm) -> None:
             lambda tx: tx.fetch_all(tuple[str, str, str], "select job, name, value from portico_job_step")
         )
     recorded = {(job, name): json.loads(value) for job, name, value in steps}
-    found = {id: (status, json.loads(arguments), json.loads(outcome)) for id, status, arguments, outcome in rows}
-    assert set(storm.acknowledged) <= set(found)
-    assert len(recorded) == STEPS * len(found)
-    for id, (status, arguments, outcome) in found.items():
+    results = {id: (status, json.loads(arguments), json.loads(outcome)) for id, status, arguments, outcome in rows}
+    assert set(storm.acknowledged) <= set(results)
+    assert len(recorded) == STEPS * len(results)
+    for id, (status, arguments, outcome) in results.items():
         assert status == "completed"
         assert outcome["isError"] is False
         n, *given = outcome["structuredContent"]["result"]
@@ -175,8 +175,8 @@ async def test_server_that_is_killed_again_and_again_finishes_every_task_and_rep
 
 
 async def is_all_done(url: str) -> bool:
-    found: dict[str, Any] = dict(await rest(url))
-    if set(found) == {"completed"}:
+    result: dict[str, Any] = dict(await rest(url))
+    if set(result) == {"completed"}:
         return True
     await asyncio.sleep(0.2)
     return False

@@ -42,24 +42,24 @@ class Listening:
         return await self.client.wire.receive()
 
     async def acknowledged(self) -> Any:
-        said = await self.message()
-        assert said["method"] == "notifications/subscriptions/acknowledged", said
-        assert said["params"]["_meta"][SUBSCRIPTION] == self.id
-        return said["params"]["notifications"]
+        result = await self.message()
+        assert result["method"] == "notifications/subscriptions/acknowledged", result
+        assert result["params"]["_meta"][SUBSCRIPTION] == self.id
+        return result["params"]["notifications"]
 
     async def told(self) -> Any:
         """The next one, without its tag."""
-        said = await self.message()
-        assert said["method"] == "notifications/tasks", said
-        assert "id" not in said
-        meta = said["params"].pop("_meta")
+        result = await self.message()
+        assert result["method"] == "notifications/tasks", result
+        assert "id" not in result
+        meta = result["params"].pop("_meta")
         assert meta == {SUBSCRIPTION: self.id}
-        return said["params"]
+        return result["params"]
 
     async def wait_for(self, status: str) -> Any:
-        while (said := await self.told())["status"] != status:
+        while (result := await self.told())["status"] != status:
             pass
-        return said
+        return result
 
 
 def without_signature(found: Any) -> Any:
@@ -74,8 +74,8 @@ async def test_listen_acknowledges_task_ids_and_sends_current_status(modern: Tal
     listening = Listening(client, ids)
     assert sorted((await listening.acknowledged())["taskIds"]) == sorted(ids)
     first = [await listening.told() for _ in ids]
-    assert sorted(one["taskId"] for one in first) == sorted(ids)
-    assert {one["status"] for one in first} == {"working"}
+    assert sorted(item["taskId"] for item in first) == sorted(ids)
+    assert {item["status"] for item in first} == {"working"}
 
 
 async def test_every_change_is_reported_in_full(modern: Talk, serving: Serve) -> None:
@@ -85,9 +85,9 @@ async def test_every_change_is_reported_in_full(modern: Talk, serving: Serve) ->
     await wait_for_status(server, id, "waiting")
     listening = Listening(client, [id])
     await listening.acknowledged()
-    asked = await listening.told()
-    assert asked == without_signature(await asking.get(id))
-    assert set(asked["inputRequests"]) == {"elicitation-1"}
+    result = await listening.told()
+    assert result == without_signature(await asking.get(id))
+    assert set(result["inputRequests"]) == {"elicitation-1"}
     await asking.request("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": YES}})
     over = await listening.wait_for("completed")
     assert over == without_signature(await asking.get(id))
@@ -99,9 +99,9 @@ async def test_only_subscribers_of_a_task_are_checked(modern: Talk, serving: Ser
     client = modern(await serving(server))
     ids = [await client.start("running", {"name": name}) for name in ("x", "y", "z")]
     listening = [Listening(modern(server), [id]) for id in ids]
-    for one in listening:
-        await one.acknowledged()
-        await one.told()
+    for item in listening:
+        await item.acknowledged()
+        await item.told()
     assert server.tasks is not None
     assert {id: len(those) for id, those in server.tasks._subscribers.items()} == dict.fromkeys(ids, 1)
     await client.request("tasks/cancel", {"taskId": ids[1]})
@@ -176,14 +176,14 @@ async def test_others_tasks_and_unknown_ones_are_not_honoured(modern: Talk, serv
 async def test_unrequested_tasks_are_not_reported(modern: Talk, serving: Serve) -> None:
     server, gates = with_tools()
     client = modern(await serving(server))
-    one, other = await client.start("running", {"name": "x"}), await client.start("running", {"name": "y"})
-    listening = Listening(client, [one])
+    item, other = await client.start("running", {"name": "x"}), await client.start("running", {"name": "y"})
+    listening = Listening(client, [item])
     await listening.acknowledged()
     await listening.told()
     gates["y"].set()
     await wait_for_status(server, other, "completed")
     gates["x"].set()
-    assert (await listening.wait_for("completed"))["taskId"] == one
+    assert (await listening.wait_for("completed"))["taskId"] == item
 
 
 async def test_several_listeners_hear_the_same(modern: Talk, serving: Serve) -> None:
@@ -192,10 +192,10 @@ async def test_several_listeners_hear_the_same(modern: Talk, serving: Serve) -> 
     clients = [modern(server) for _ in range(3)]
     id = await clients[0].start("running", {"name": "x"})
     listening = [Listening(client, [id], f"listen {n}") for n, client in enumerate(clients)]
-    for one in listening:
-        await one.acknowledged()
+    for item in listening:
+        await item.acknowledged()
     gates["x"].set()
-    ends = [await one.wait_for("completed") for one in listening]
+    ends = [await item.wait_for("completed") for item in listening]
     assert ends[0] == ends[1] == ends[2]
 
 
@@ -228,10 +228,10 @@ async def test_change_between_looking_and_listening_is_not_missed(
 
     async def slowly(self: TaskEngine, ids: list[str], owner: str) -> Any:
         """As it stood before the task ended; by the time the answer is there, it has."""
-        found = await looked(self, ids, owner)
+        result = await looked(self, ids, owner)
         gates["x"].set()
         await wait_for_status(server, id, "completed")
-        return found
+        return result
 
     monkeypatch.setattr(TaskEngine, "get_many", slowly)
     listening = Listening(client, [id])

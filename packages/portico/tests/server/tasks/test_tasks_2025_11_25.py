@@ -64,10 +64,10 @@ async def test_older_versions_have_no_task_methods(connect: Callable[..., Any], 
 async def test_tool_list_has_task_support(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     tools = (await (await old(await serving(server))).request("tools/list"))["tools"]
-    said = {tool["name"]: tool.get("execution") for tool in tools}
-    assert said["plain"] is None
-    assert said["add"] == {"taskSupport": "optional"}
-    assert said["ask"] == {"taskSupport": "required"}
+    message = {tool["name"]: tool.get("execution") for tool in tools}
+    assert message["plain"] is None
+    assert message["add"] == {"taskSupport": "optional"}
+    assert message["ask"] == {"taskSupport": "required"}
 
 
 async def test_server_without_tasks_does_not_offer_any(connect: Callable[..., Any]) -> None:
@@ -80,8 +80,8 @@ async def test_server_without_tasks_does_not_offer_any(connect: Callable[..., An
     wire = connect(server)
     assert "tasks" not in (await wire.initialize(HANDSHAKE))["capabilities"]
     # Receivers that do not declare the capability must ignore the wish.
-    said = await wire.request("tools/call", {"name": "plain", "arguments": {}, "task": {}})
-    assert said["result"]["content"][0]["text"] == "x"
+    response = await wire.request("tools/call", {"name": "plain", "arguments": {}, "task": {}})
+    assert response["result"]["content"][0]["text"] == "x"
 
 
 # Creating
@@ -102,9 +102,9 @@ async def test_wish_becomes_a_nested_task_and_nothing_else(old: Talk, serving: S
 async def test_without_a_wish_the_tool_answers(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
-    said = await client.request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
-    assert said["structuredContent"] == {"result": 3}
-    assert "resultType" not in said
+    response = await client.request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
+    assert response["structuredContent"] == {"result": 3}
+    assert "resultType" not in response
 
 
 @pytest.mark.requirement("tasks.required")
@@ -130,11 +130,11 @@ async def test_task_parameter_is_ignored_on_older_versions(connect: Callable[...
     server, _ = with_tools()
     wire = connect(server)
     await wire.initialize(revision)
-    said = await wire.request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}, "task": {"ttl": 1}})
-    assert said["result"]["content"][0]["text"] == "3"
-    said = await wire.request("tools/call", {"name": "ask", "arguments": {}, "task": {}})
-    assert said["result"]["isError"] is True
-    assert "does not support tasks" in said["result"]["content"][0]["text"]
+    response = await wire.request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}, "task": {"ttl": 1}})
+    assert response["result"]["content"][0]["text"] == "3"
+    response = await wire.request("tools/call", {"name": "ask", "arguments": {}, "task": {}})
+    assert response["result"]["isError"] is True
+    assert "does not support tasks" in response["result"]["content"][0]["text"]
 
 
 @pytest.mark.requirement("tasks.created")
@@ -172,9 +172,9 @@ async def test_malformed_task_parameter_is_invalid_params(old: Talk, serving: Se
 async def test_wrong_arguments_are_reported_at_the_call(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
-    said = await client.call("add", {"a": "one"})
-    assert said["isError"] is True
-    assert "task" not in said
+    response = await client.call("add", {"a": "one"})
+    assert response["isError"] is True
+    assert "task" not in response
     assert (await client.request("tasks/list"))["tasks"] == []
 
 
@@ -194,9 +194,9 @@ async def test_task_that_works_is_flat(old: Talk, serving: Serve) -> None:
     client = await old(await serving(server))
     id = await client.start("running", {"name": "x"})
     await gates.wait_for("x begun")
-    found = await client.get(id)
-    assert set(found) == COMMON
-    assert found["status"] == "working"
+    response = await client.get(id)
+    assert set(response) == COMMON
+    assert response["status"] == "working"
 
 
 @pytest.mark.requirement("tasks.status")
@@ -213,10 +213,10 @@ async def test_completed_task_has_its_outcome(
     old: Talk, serving: Serve, tool: str, arguments: Any, status: str, message: str | None
 ) -> None:
     server, _ = with_tools()
-    found = await (await old(await serving(server))).end(tool, arguments)
-    assert found["status"] == status
-    assert found.get("statusMessage") == message
-    assert set(found) == COMMON | ({"statusMessage"} if message else set())
+    result = await (await old(await serving(server))).end(tool, arguments)
+    assert result["status"] == status
+    assert result.get("statusMessage") == message
+    assert set(result) == COMMON | ({"statusMessage"} if message else set())
 
 
 @pytest.mark.requirement("tasks.input-required")
@@ -225,9 +225,9 @@ async def test_task_with_elicitation_is_input_required(old: Talk, serving: Serve
     client = await old(await serving(server))
     id = await client.start("ask")
     await wait_for_status(server, id, "waiting")
-    found = await client.get(id)
-    assert found["status"] == "input_required"
-    assert set(found) == COMMON
+    response = await client.get(id)
+    assert response["status"] == "input_required"
+    assert set(response) == COMMON
 
 
 @pytest.mark.requirement("tasks.unknown")
@@ -260,11 +260,11 @@ async def test_task_result_equals_the_call_result_with_related_task(old: Talk, s
     server, _ = with_tools()
     client = await old(await serving(server))
     id = await client.start("add", {"a": 1, "b": 2})
-    said = await client.request("tasks/result", {"taskId": id})
+    response = await client.request("tasks/result", {"taskId": id})
     called = await client.request("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}})
-    assert said == {**called, "_meta": {RELATED: {"taskId": id}}}
+    assert response == {**called, "_meta": {RELATED: {"taskId": id}}}
     # As often as one likes.
-    assert await client.request("tasks/result", {"taskId": id}) == said
+    assert await client.request("tasks/result", {"taskId": id}) == response
 
 
 @pytest.mark.parametrize("returned", [3, [1, 2], "text", None, {"a": 1}, {"result": [1]}])
@@ -277,17 +277,17 @@ async def test_structured_results_are_those_of_a_call(old: Talk, serving: Serve,
 
     client = await old(await serving(server))
     called = await client.request("tools/call", {"name": "give", "arguments": {}})
-    said = await client.request("tasks/result", {"taskId": await client.start("give")})
-    said.pop("_meta")
-    assert said == called
+    response = await client.request("tasks/result", {"taskId": await client.start("give")})
+    response.pop("_meta")
+    assert response == called
 
 
 async def test_tool_error_is_the_task_result(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = await old(await serving(server))
-    said = await client.request("tasks/result", {"taskId": await client.start("refuse")})
-    assert said["isError"] is True
-    assert said["content"] == [{"type": "text", "text": "No, and that is final."}]
+    error = await client.request("tasks/result", {"taskId": await client.start("refuse")})
+    assert error["isError"] is True
+    assert error["content"] == [{"type": "text", "text": "No, and that is final."}]
 
 
 @pytest.mark.requirement("tasks.result")
@@ -372,11 +372,11 @@ async def test_client_waiting_for_tasks_result_gets_the_elicitation(old: Talk, s
     id = await client.start("ask")
     await wait_for_status(server, id, "waiting")
     wait_for_result(client, id)
-    asked = await next_question(client)
-    assert asked["method"] == "elicitation/create"
-    assert asked["params"]["message"] == "Well?"
-    assert asked["params"]["_meta"] == {RELATED: {"taskId": id}}
-    client.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": YES})
+    result = await next_question(client)
+    assert result["method"] == "elicitation/create"
+    assert result["params"]["message"] == "Well?"
+    assert result["params"]["_meta"] == {RELATED: {"taskId": id}}
+    client.wire.send({"jsonrpc": "2.0", "id": result["id"], "result": YES})
     said = await client.wire.response("result")
     assert said["result"]["content"][0]["text"] == "accept: yes"
 
@@ -395,8 +395,8 @@ async def test_client_that_already_waits_gets_a_later_elicitation(old: Talk, ser
     wait_for_result(client, id)
     assert (await client.request("ping")) == {}
     go.set()
-    asked = await next_question(client)
-    client.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": YES})
+    result = await next_question(client)
+    client.wire.send({"jsonrpc": "2.0", "id": result["id"], "result": YES})
     assert (await client.wire.response("result"))["result"]["content"][0]["text"] == "yes"
 
 
@@ -406,7 +406,7 @@ async def test_client_that_does_not_wait_gets_no_elicitation(old: Talk, serving:
     id = await client.start("ask")
     await wait_for_status(server, id, "waiting")
     await client.get(id)
-    assert not [one for one in client.wire.other_messages if "id" in one]
+    assert not [other_message for other_message in client.wire.other_messages if "id" in other_message]
     assert client.wire.is_silent
 
 
@@ -415,29 +415,29 @@ async def test_concurrent_input_requests_are_relayed_concurrently(old: Talk, ser
     client = await old(await serving(server))
     id = await client.start("ask_two")
     wait_for_result(client, id)
-    asked = {}
+    request = {}
     for _ in range(2):
         one = await next_question(client)
-        asked[one["params"]["message"]] = one["id"]
-    assert set(asked) == {"One?", "Two?"}
+        request[one["params"]["message"]] = one["id"]
+    assert set(request) == {"One?", "Two?"}
     for message, answer in (("Two?", "2"), ("One?", "1")):
         result = {"action": "accept", "content": {"value": answer}}
-        client.wire.send({"jsonrpc": "2.0", "id": asked[message], "result": result})
+        client.wire.send({"jsonrpc": "2.0", "id": request[message], "result": result})
     assert (await client.wire.response("result"))["result"]["structuredContent"] == {"result": ["1", "2"]}
 
 
 async def test_input_request_is_sent_to_one_waiting_client(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     await serving(server)
-    one, two = await old(server), await old(server)
-    id = await one.start("ask")
+    item, two = await old(server), await old(server)
+    id = await item.start("ask")
     await wait_for_status(server, id, "waiting")
-    wait_for_result(one, id)
-    asked = await next_question(one)
+    wait_for_result(item, id)
+    result = await next_question(item)
     wait_for_result(two, id)
     assert await two.request("ping") == {}
-    one.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": YES})
-    for client in (one, two):
+    item.wire.send({"jsonrpc": "2.0", "id": result["id"], "result": YES})
+    for client in (item, two):
         said = await client.wire.response("result")
         assert said["result"]["content"][0]["text"] == "accept: yes"
     assert not [message for message in two.wire.other_messages if "method" in message and "id" in message]
@@ -446,14 +446,14 @@ async def test_input_request_is_sent_to_one_waiting_client(old: Talk, serving: S
 async def test_input_request_moves_to_another_client_on_disconnect(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     await serving(server)
-    one, two = await old(server), await old(server)
-    id = await one.start("ask")
-    wait_for_result(one, id)
-    await next_question(one)
+    item, two = await old(server), await old(server)
+    id = await item.start("ask")
+    wait_for_result(item, id)
+    await next_question(item)
     wait_for_result(two, id)
-    await one.wire.close()
-    asked = await next_question(two)
-    two.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": YES})
+    await item.wire.close()
+    result = await next_question(two)
+    two.wire.send({"jsonrpc": "2.0", "id": result["id"], "result": YES})
     assert (await two.wire.response("result"))["result"]["content"][0]["text"] == "accept: yes"
 
 
@@ -465,7 +465,7 @@ async def test_elicitation_is_not_repeated_after_a_store_failure(
     client = await old(await serving(server))
     id = await client.start("ask")
     wait_for_result(client, id)
-    asked = await next_question(client)
+    result = await next_question(client)
     updates, failures = TaskEngine.update, [1, 2, 3]
 
     async def update(self: TaskEngine, id: str, responses: Any) -> bool:
@@ -475,10 +475,14 @@ async def test_elicitation_is_not_repeated_after_a_store_failure(
         return await updates(self, id, responses)
 
     monkeypatch.setattr(TaskEngine, "update", update)
-    client.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": YES})
+    client.wire.send({"jsonrpc": "2.0", "id": result["id"], "result": YES})
     assert (await client.wire.response("result"))["result"]["content"][0]["text"] == "accept: yes"
     assert failures == []
-    assert not [one for one in client.wire.other_messages if one.get("method") == "elicitation/create"]
+    assert not [
+        other_message
+        for other_message in client.wire.other_messages
+        if other_message.get("method") == "elicitation/create"
+    ]
 
 
 async def test_cancelling_a_task_cancels_its_input_request(old: Talk, serving: Serve) -> None:
@@ -486,11 +490,15 @@ async def test_cancelling_a_task_cancels_its_input_request(old: Talk, serving: S
     client = await old(await serving(server))
     id = await client.start("ask")
     wait_for_result(client, id)
-    asked = await next_question(client)
+    result = await next_question(client)
     assert (await client.request("tasks/cancel", {"taskId": id}))["status"] == "cancelled"
     assert "cancelled" in (await client.wire.response("result"))["error"]["message"]
-    withdrawn = [one["params"] for one in client.wire.other_messages if one.get("method") == "notifications/cancelled"]
-    assert [one["requestId"] for one in withdrawn] == [asked["id"]]
+    withdrawn = [
+        other_message["params"]
+        for other_message in client.wire.other_messages
+        if other_message.get("method") == "notifications/cancelled"
+    ]
+    assert [other_message["requestId"] for other_message in withdrawn] == [result["id"]]
 
 
 @pytest.mark.parametrize(
@@ -515,11 +523,11 @@ async def test_rejection_is_for_the_body_to_deal_with(old: Talk, serving: Serve,
     client = await old(await serving(server))
     id = await client.start("ask")
     wait_for_result(client, id)
-    asked = await next_question(client)
-    client.wire.send({"jsonrpc": "2.0", "id": asked["id"], **reply})
-    said = (await client.wire.response("result"))["result"]
-    assert said["isError"] is False
-    assert said["content"][0]["text"].startswith("without: The client rejected elicitation/create: ")
+    result = await next_question(client)
+    client.wire.send({"jsonrpc": "2.0", "id": result["id"], **reply})
+    message = (await client.wire.response("result"))["result"]
+    assert message["isError"] is False
+    assert message["content"][0]["text"].startswith("without: The client rejected elicitation/create: ")
 
 
 async def test_unhandled_client_error_is_shown_to_the_model(old: Talk, serving: Serve) -> None:
@@ -527,11 +535,11 @@ async def test_unhandled_client_error_is_shown_to_the_model(old: Talk, serving: 
     client = await old(await serving(server))
     id = await client.start("ask")
     wait_for_result(client, id)
-    asked = await next_question(client)
-    client.wire.send({"jsonrpc": "2.0", "id": asked["id"], "error": {"code": -1, "message": "Nobody is here"}})
-    said = (await client.wire.response("result"))["result"]
-    assert said["isError"] is True
-    assert said["content"][0]["text"] == "The client rejected elicitation/create: Nobody is here"
+    result = await next_question(client)
+    client.wire.send({"jsonrpc": "2.0", "id": result["id"], "error": {"code": -1, "message": "Nobody is here"}})
+    message = (await client.wire.response("result"))["result"]
+    assert message["isError"] is True
+    assert message["content"][0]["text"] == "The client rejected elicitation/create: Nobody is here"
     assert (await client.get(id))["status"] == "failed"
 
 
@@ -547,10 +555,10 @@ async def test_page_to_be_opened_has_the_id_that_this_revision_wants(old: Talk, 
     client = await old(await serving(server))
     id = await client.start("visit")
     wait_for_result(client, id)
-    asked = await next_question(client)
-    assert asked["params"]["mode"] == "url"
-    assert asked["params"]["elicitationId"]
-    client.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept"}})
+    result = await next_question(client)
+    assert result["params"]["mode"] == "url"
+    assert result["params"]["elicitationId"]
+    client.wire.send({"jsonrpc": "2.0", "id": result["id"], "result": {"action": "accept"}})
     assert (await client.wire.response("result"))["result"]["content"][0]["text"] == "accept True"
 
 
@@ -563,9 +571,9 @@ async def test_unsupported_elicitation_in_a_task_fails_as_in_a_plain_call(old: T
 
     client = await old(await serving(server), capabilities={})
     called = await client.request("tools/call", {"name": "ask", "arguments": {}})
-    said = await client.request("tasks/result", {"taskId": await client.start("ask")})
-    assert said["content"] == called["content"]
-    assert said["isError"] is called["isError"] is True
+    response = await client.request("tasks/result", {"taskId": await client.start("ask")})
+    assert response["content"] == called["content"]
+    assert response["isError"] is called["isError"] is True
 
 
 # Cancelling
@@ -577,12 +585,12 @@ async def test_cancel_response_has_the_cancelled_status(old: Talk, serving: Serv
     client = await old(await serving(server))
     id = await client.start("running", {"name": "x"})
     await gates.wait_for("x begun")
-    said = await client.request("tasks/cancel", {"taskId": id})
-    assert set(said) == COMMON | {"statusMessage"}
-    assert said["taskId"] == id
-    assert said["status"] == "cancelled"
+    response = await client.request("tasks/cancel", {"taskId": id})
+    assert set(response) == COMMON | {"statusMessage"}
+    assert response["taskId"] == id
+    assert response["status"] == "cancelled"
     await gates.wait_for("x stopped")
-    assert await client.get(id) == said
+    assert await client.get(id) == response
 
 
 @pytest.mark.requirement("tasks.cancel-terminal")
@@ -627,8 +635,8 @@ async def test_all_tasks_are_listed_page_by_page(old: Talk, serving: Serve) -> N
     second = await client.request("tasks/list", {"cursor": first["nextCursor"]})
     third = await client.request("tasks/list", {"cursor": second["nextCursor"]})
     assert "nextCursor" not in third
-    found = [task["taskId"] for page in (first, second, third) for task in page["tasks"]]
-    assert sorted(found) == sorted(ids)
+    results = [task["taskId"] for page in (first, second, third) for task in page["tasks"]]
+    assert sorted(results) == sorted(ids)
     assert [task["createdAt"] for page in (first, second, third) for task in page["tasks"]] == sorted(
         task["createdAt"] for page in (first, second, third) for task in page["tasks"]
     )
@@ -692,8 +700,8 @@ async def test_large_results_do_not_make_a_list_large(old: Talk, serving: Serve)
     for _ in range(5):
         await client.end("large", {"text": "x" * 500_000})
     assert server.tasks is not None
-    found = await (await server.tasks.engine()).list_jobs("", (-1, ""))
-    assert [len(bytes(job.outcome)) + len(bytes(job.arguments)) for job in found] == [2] * 5
+    result = await (await server.tasks.engine()).list_jobs("", (-1, ""))
+    assert [len(bytes(job.outcome)) + len(bytes(job.arguments)) for job in result] == [2] * 5
 
 
 # Telling
@@ -701,14 +709,14 @@ async def test_large_results_do_not_make_a_list_large(old: Talk, serving: Serve)
 
 def told(client: LegacyTasksClient, id: str) -> list[Any]:
     return [
-        one["params"]
-        for one in client.wire.other_messages
-        if one.get("method") == "notifications/tasks/status" and one["params"]["taskId"] == id
+        other_message["params"]
+        for other_message in client.wire.other_messages
+        if other_message.get("method") == "notifications/tasks/status" and other_message["params"]["taskId"] == id
     ]
 
 
 async def until_told(client: LegacyTasksClient, id: str, status: str) -> list[Any]:
-    while not any(one["status"] == status for one in told(client, id)):
+    while not any(item["status"] == status for item in told(client, id)):
         client.wire.other_messages.append(await client.wire.receive())
     return told(client, id)
 
@@ -721,8 +729,8 @@ async def test_task_creator_gets_status_notifications(old: Talk, serving: Serve)
     heard = await until_told(client, id, "input_required")
     assert set(heard[-1]) == COMMON
     wait_for_result(client, id)
-    asked = await next_question(client)
-    client.wire.send({"jsonrpc": "2.0", "id": asked["id"], "result": YES})
+    result = await next_question(client)
+    client.wire.send({"jsonrpc": "2.0", "id": result["id"], "result": YES})
     heard = await until_told(client, id, "completed")
     assert heard[-1] == await client.get(id)
 
@@ -740,9 +748,9 @@ async def test_tool_that_says_no_is_reported_as_a_failure(old: Talk, serving: Se
 async def test_other_sessions_get_no_task_status_notifications(old: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     await serving(server)
-    one, two = await old(server), await old(server)
-    id = await one.start("add", {"a": 1, "b": 2})
-    await until_told(one, id, "completed")
+    item, two = await old(server), await old(server)
+    id = await item.start("add", {"a": 1, "b": 2})
+    await until_told(item, id, "completed")
     await two.request("ping")
     assert not told(two, id)
 
@@ -793,16 +801,16 @@ async def test_progress_of_a_task_is_reported_under_its_token(old: Talk, serving
 
     wire = (await old(await serving(server))).wire
     params: dict[str, Any] = {"name": "count", "arguments": {}, "task": {}}
-    said = await wire.request("tools/call", params | ({"_meta": {"progressToken": "far"}} if wanted else {}))
-    id = said["result"]["task"]["taskId"]
+    response = await wire.request("tools/call", params | ({"_meta": {"progressToken": "far"}} if wanted else {}))
+    id = response["result"]["task"]["taskId"]
     go.set()
-    while (told := await wire.receive())["params"].get("statusMessage") != "1 of 2: half":
-        assert told["method"] == "notifications/tasks/status"
-    assert "_meta" not in told["params"]
+    while (message := await wire.receive())["params"].get("statusMessage") != "1 of 2: half":
+        assert message["method"] == "notifications/tasks/status"
+    assert "_meta" not in message["params"]
     if wanted:
-        told = await wire.receive()
-        assert told["method"] == "notifications/progress"
-        assert told["params"] == {
+        message = await wire.receive()
+        assert message["method"] == "notifications/progress"
+        assert message["params"] == {
             "progressToken": "far",
             "progress": 1,
             "total": 2,
@@ -810,4 +818,6 @@ async def test_progress_of_a_task_is_reported_under_its_token(old: Talk, serving
             "_meta": {"io.modelcontextprotocol/related-task": {"taskId": id}},
         }
     await wire.request("tasks/cancel", {"taskId": id})
-    assert not [one for one in wire.other_messages if one["method"] == "notifications/progress"]
+    assert not [
+        other_message for other_message in wire.other_messages if other_message["method"] == "notifications/progress"
+    ]

@@ -79,9 +79,9 @@ async def test_ids_cannot_be_guessed(modern: Talk, serving: Serve) -> None:
 async def test_client_without_the_extension_gets_the_result(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
-    said = await client.call("add", {"a": 1, "b": 2}, capabilities=WITHOUT)
-    assert said["resultType"] == "complete"
-    assert said["structuredContent"] == {"result": 3}
+    response = await client.call("add", {"a": 1, "b": 2}, capabilities=WITHOUT)
+    assert response["resultType"] == "complete"
+    assert response["structuredContent"] == {"result": 3}
 
 
 @pytest.mark.requirement("modern.extension-fallback")
@@ -117,19 +117,19 @@ async def test_wish_of_2025_11_25_is_ignored(modern: Talk, serving: Serve, wish:
     assert created["ttlMs"] == DAY
     plain = await client.request("tools/call", {"name": "plain", "arguments": {}, "task": wish})
     assert plain["resultType"] == "complete"
-    said = await client.request(
+    response = await client.request(
         "tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}, "task": wish}, capabilities=WITHOUT
     )
-    assert said["resultType"] == "complete"
+    assert response["resultType"] == "complete"
 
 
 async def test_wrong_arguments_are_reported_at_the_call(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
-    said = await client.call("add", {"a": "one", "b": 2})
-    assert said["resultType"] == "complete"
-    assert said["isError"] is True
-    assert "a" in said["content"][0]["text"]
+    response = await client.call("add", {"a": "one", "b": 2})
+    assert response["resultType"] == "complete"
+    assert response["isError"] is True
+    assert "a" in response["content"][0]["text"]
     assert server.tasks is not None
     assert await (await server.tasks.engine()).list_jobs("", (-1, "")) == []
 
@@ -145,10 +145,10 @@ async def test_scopes_are_reported_at_the_call(modern: Talk, serving: Serve) -> 
 
     await serving(server)
     reader = modern(server, principal=Principal("ada", frozenset({"read"})))
-    said = await reader.call("write")
-    assert said["resultType"] == "complete"
-    assert said["isError"] is True
-    assert "scope" in said["content"][0]["text"]
+    response = await reader.call("write")
+    assert response["resultType"] == "complete"
+    assert response["isError"] is True
+    assert "scope" in response["content"][0]["text"]
     writer = modern(server, principal=Principal("ada", frozenset({"write"})))
     assert (await writer.end("write"))["result"]["content"][0]["text"] == "written"
     assert ran == [True]
@@ -166,17 +166,17 @@ async def test_task_reports_configured_ttl_and_poll_interval(modern: Talk, servi
     assert created["ttlMs"] is None
     assert created["pollIntervalMs"] == 3000
     await wait_for_status(server, created["taskId"], "completed")
-    found = await client.get(created["taskId"])
-    assert found["ttlMs"] is None
-    assert found["pollIntervalMs"] == 3000
+    response = await client.get(created["taskId"])
+    assert response["ttlMs"] is None
+    assert response["pollIntervalMs"] == 3000
 
 
 async def test_extension_is_offered_and_the_experiment_is_not(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
     client = modern(await serving(server))
-    found = await client.request("server/discover")
-    assert found["capabilities"]["extensions"][EXTENSION] == {}
-    assert "tasks" not in found["capabilities"]
+    response = await client.request("server/discover")
+    assert response["capabilities"]["extensions"][EXTENSION] == {}
+    assert "tasks" not in response["capabilities"]
     assert all("execution" not in tool for tool in (await client.request("tools/list"))["tools"])
 
 
@@ -202,10 +202,10 @@ async def test_working_task_has_no_additional_members(modern: Talk, serving: Ser
     client = modern(await serving(server))
     id = await client.start("running", {"name": "x"})
     await gates.wait_for("x begun")
-    found = await client.get(id)
-    assert set(found) == COMMON
-    assert found["resultType"] == "complete"
-    assert found["status"] == "working"
+    response = await client.get(id)
+    assert set(response) == COMMON
+    assert response["resultType"] == "complete"
+    assert response["status"] == "working"
 
 
 async def test_input_required_task_has_all_requests(modern: Talk, serving: Serve) -> None:
@@ -213,15 +213,15 @@ async def test_input_required_task_has_all_requests(modern: Talk, serving: Serve
     client = modern(await serving(server))
     id = await client.start("ask_two")
     await wait_for_request(server, id, "one", "two")
-    found = await client.get(id)
-    assert set(found) == COMMON | {"inputRequests"}
-    assert found["status"] == "input_required"
-    assert set(found["inputRequests"]) == {"one", "two"}
-    one = found["inputRequests"]["one"]
-    assert one["method"] == "elicitation/create"
-    assert one["params"]["message"] == "One?"
-    assert one["params"]["requestedSchema"]["properties"]["value"] == {"type": "string"}
-    assert await client.get(id) == found
+    response = await client.get(id)
+    assert set(response) == COMMON | {"inputRequests"}
+    assert response["status"] == "input_required"
+    assert set(response["inputRequests"]) == {"one", "two"}
+    item = response["inputRequests"]["one"]
+    assert item["method"] == "elicitation/create"
+    assert item["params"]["message"] == "One?"
+    assert item["params"]["requestedSchema"]["properties"]["value"] == {"type": "string"}
+    assert await client.get(id) == response
 
 
 async def wait_for_request(server: Server, id: str, *keys: str) -> None:
@@ -248,39 +248,39 @@ async def test_completed_task_has_its_result(modern: Talk, serving: Serve) -> No
     assert result["structuredContent"] == {"result": 3}
     assert result["isError"] is False
     # It is what the call would have given, except for who says it.
-    said = await client.call("add", {"a": 1, "b": 2}, capabilities=WITHOUT)
-    assert {**result, **SIGNED} == said
+    response = await client.call("add", {"a": 1, "b": 2}, capabilities=WITHOUT)
+    assert {**result, **SIGNED} == response
 
 
 async def test_tool_that_says_no_has_completed(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
-    found = await modern(await serving(server)).end("refuse")
-    assert found["status"] == "completed"
-    assert found["result"]["isError"] is True
-    assert found["result"]["content"] == [{"type": "text", "text": "No, and that is final."}]
-    assert "error" not in found
+    error = await modern(await serving(server)).end("refuse")
+    assert error["status"] == "completed"
+    assert error["result"]["isError"] is True
+    assert error["result"]["content"] == [{"type": "text", "text": "No, and that is final."}]
+    assert "error" not in error
 
 
 async def test_error_of_the_protocol_is_a_failure(modern: Talk, serving: Serve) -> None:
     server, _ = with_tools()
-    found = await modern(await serving(server)).end("err")
-    assert set(found) == COMMON | {"error", "statusMessage"}
-    assert found["status"] == "failed"
+    result = await modern(await serving(server)).end("err")
+    assert set(result) == COMMON | {"error", "statusMessage"}
+    assert result["status"] == "failed"
     # The tool raised a code that is the specification's, and that it does not define.
-    assert found["error"] == {"code": -32603, "message": "It went wrong.", "data": {"why": "because"}}
-    assert found["statusMessage"] == "It went wrong."
+    assert result["error"] == {"code": -32603, "message": "It went wrong.", "data": {"why": "because"}}
+    assert result["statusMessage"] == "It went wrong."
 
 
 async def test_unexpected_exception_text_is_not_disclosed(
     modern: Talk, serving: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     server, _ = with_tools()
-    found = await modern(await serving(server)).end("crash")
-    assert "secret" not in str(found)
-    assert "Traceback" not in str(found)
-    assert found["status"] == "completed"
-    assert found["result"]["isError"] is True
-    error_id = re.search(r"error id ([0-9a-f]{8})", found["result"]["content"][0]["text"])
+    result = await modern(await serving(server)).end("crash")
+    assert "secret" not in str(result)
+    assert "Traceback" not in str(result)
+    assert result["status"] == "completed"
+    assert result["result"]["isError"] is True
+    error_id = re.search(r"error id ([0-9a-f]{8})", result["result"]["content"][0]["text"])
     assert error_id is not None
     logged = [record for record in caplog.records if error_id[1] in record.getMessage()]
     assert logged[0].exc_info is not None
@@ -312,8 +312,8 @@ async def test_asking_about_tasks_needs_the_extension(modern: Talk, serving: Ser
     server, _ = with_tools()
     client = modern(await serving(server))
     id = await client.start("add", {"a": 1, "b": 2})
-    for known in (id, "unknown"):
-        error = await client.request_error(method, {"taskId": known, "inputResponses": {}}, capabilities=WITHOUT)
+    for known_names in (id, "unknown"):
+        error = await client.request_error(method, {"taskId": known_names, "inputResponses": {}}, capabilities=WITHOUT)
         assert error["code"] == -32021
         assert error["data"] == MISSING
 
@@ -387,8 +387,8 @@ async def test_answer_is_acknowledged_and_the_task_continues(modern: Talk, servi
     client = modern(await serving(server))
     id = await client.start("ask")
     await wait_for_request(server, id, "elicitation-1")
-    said = await client.request("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": YES}})
-    assert said == {"resultType": "complete", **SIGNED}
+    response = await client.request("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": YES}})
+    assert response == {"resultType": "complete", **SIGNED}
     await wait_for_status(server, id, "completed")
     found = await client.get(id)
     assert found["result"]["content"][0]["text"] == "accept: yes"
@@ -413,9 +413,9 @@ async def test_partial_answers_are_accepted(modern: Talk, serving: Serve) -> Non
     id = await client.start("ask_two")
     await wait_for_request(server, id, "one", "two")
     await client.request("tasks/update", {"taskId": id, "inputResponses": {"two": YES}})
-    found = await client.get(id)
-    assert found["status"] == "input_required"
-    assert set(found["inputRequests"]) == {"one"}
+    response = await client.get(id)
+    assert response["status"] == "input_required"
+    assert set(response["inputRequests"]) == {"one"}
     other = {"action": "accept", "content": {"value": "no"}}
     await client.request("tasks/update", {"taskId": id, "inputResponses": {"one": other}})
     await wait_for_status(server, id, "completed")
@@ -510,8 +510,8 @@ async def test_body_may_ask_the_model_and_for_roots(modern: Talk, serving: Serve
     @server.tool(task="required")
     async def look(ctx: Context) -> str:
         roots = await ctx.list_roots()
-        said = await ctx.sample("Which?")
-        return f"{roots[0].uri} {said.text}"
+        result = await ctx.sample("Which?")
+        return f"{roots[0].uri} {result.text}"
 
     client = modern(await serving(server))
     id = await client.start("look")
@@ -533,9 +533,9 @@ async def test_task_fails_if_the_client_lacks_elicitation(modern: Talk, serving:
     client = modern(await serving(server))
     id = await client.start("ask", capabilities={"extensions": {EXTENSION: {}}})
     await wait_for_status(server, id, "failed")
-    found = await client.get(id)
-    assert found["error"]["code"] == -32021
-    assert found["error"]["data"] == {"requiredCapabilities": {"elicitation": {}}}
+    response = await client.get(id)
+    assert response["error"]["code"] == -32021
+    assert response["error"]["data"] == {"requiredCapabilities": {"elicitation": {}}}
 
 
 # Cancelling
@@ -548,9 +548,9 @@ async def test_task_that_runs_is_cancelled_and_its_body_stops(modern: Talk, serv
     await gates.wait_for("x begun")
     assert await client.request("tasks/cancel", {"taskId": id}) == {"resultType": "complete", **SIGNED}
     await gates.wait_for("x stopped")
-    found = await client.get(id)
-    assert set(found) == COMMON | {"statusMessage"}
-    assert found["status"] == "cancelled"
+    response = await client.get(id)
+    assert set(response) == COMMON | {"statusMessage"}
+    assert response["status"] == "cancelled"
 
 
 async def test_task_that_has_not_begun_never_does(modern: Talk, serving: Serve) -> None:
@@ -578,9 +578,9 @@ async def test_task_that_asks_is_cancelled(modern: Talk, serving: Serve) -> None
     id = await client.start("ask")
     await wait_for_request(server, id, "elicitation-1")
     await client.request("tasks/cancel", {"taskId": id})
-    found = await client.get(id)
-    assert found["status"] == "cancelled"
-    assert "inputRequests" not in found
+    response = await client.get(id)
+    assert response["status"] == "cancelled"
+    assert "inputRequests" not in response
     await client.request("tasks/update", {"taskId": id, "inputResponses": {"elicitation-1": YES}})
     assert (await client.get(id))["status"] == "cancelled"
 
@@ -625,9 +625,9 @@ async def test_cancelled_task_cannot_complete(modern: Talk, serving: Serve) -> N
         await begun.wait()
         await client.request("tasks/cancel", {"taskId": id})
         await ended.wait()
-    found = await client.get(id)
-    assert found["status"] == "cancelled"
-    assert "result" not in found
+    response = await client.get(id)
+    assert response["status"] == "cancelled"
+    assert "result" not in response
 
 
 # Telling how far it is
@@ -705,4 +705,4 @@ async def test_logging_and_progress_in_a_task_are_not_sent(
     client = modern(await serving(server))
     assert (await client.end("talk"))["status"] == "completed"
     assert all("method" not in message for message in client.wire.other_messages)
-    assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

@@ -27,19 +27,19 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def endless(cursor: Callable[[], str]) -> tuple[Any, list[str]]:
     """A Handler whose list of tools always goes on, and what it was asked."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def handler(call: Call) -> Any:
-        asked.append(call.method)
-        assert len(asked) < 20 * MOST, "it is asked without end"
+        requests.append(call.method)
+        assert len(requests) < 20 * MOST, "it is asked without end"
         if call.method == "tools/list":
-            tool = Tool(name=f"tool{len(asked)}", input_schema={"type": "object"})
+            tool = Tool(name=f"tool{len(requests)}", input_schema={"type": "object"})
             return ListToolsResult(tools=[tool], next_cursor=cursor(), ttl_ms=0, cache_scope="private")
         if call.method == "tools/call":
             return CallToolResult(content=[])
         raise MethodNotFound(call.method)
 
-    return handler, asked
+    return handler, requests
 
 
 def growing() -> Callable[[], str]:
@@ -52,27 +52,27 @@ CURSORS = pytest.mark.parametrize("cursor, pages", [(growing, MOST), (lambda: la
 
 @CURSORS
 async def test_listing_of_a_mounted_server_is_bounded(cursor: Any, pages: int) -> None:
-    handler, asked = endless(cursor())
+    handler, request = endless(cursor())
     server = Server("s")
     server.mount(handler, namespace="far")
     async with Client(server) as client:
         assert len(await client.list_tools()) == pages
-    assert asked.count("tools/list") == pages
+    assert request.count("tools/list") == pages
 
 
 @CURSORS
 async def test_all_of_a_list_without_end_is_an_error(cursor: Any, pages: int) -> None:
     server = Server("s")
-    handler, asked = endless(cursor())
+    handler, request = endless(cursor())
     server.add_middleware(lambda inner: handler)
     with pytest.raises(ProtocolError, match="does not end"):
         await server.list_tools()
-    assert len(asked) == pages
+    assert len(request) == pages
 
 
 @CURSORS
 async def test_lookup_of_a_transformed_tool_is_bounded(cursor: Any, pages: int) -> None:
-    handler, asked = endless(cursor())
+    handler, request = endless(cursor())
     server = Server("s")
     server.mount(handler, namespace="far")
     shape = ToolTransformConfig(arguments={"q": ArgTransform(name="query")})
@@ -80,7 +80,7 @@ async def test_lookup_of_a_transformed_tool_is_bounded(cursor: Any, pages: int) 
     async with Client(server) as client:
         with pytest.raises((InvalidParams, ToolError), match="Unknown tool"):
             await client.call_tool("far_none", {"query": 1})
-    assert asked.count("tools/list") <= 2 * pages
+    assert request.count("tools/list") <= 2 * pages
 
 
 def test_paginator_stops_at_the_entry_limit() -> None:

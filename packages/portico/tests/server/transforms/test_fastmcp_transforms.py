@@ -18,7 +18,7 @@ class Prefixed(Transform):
     """As FastMCP's own Namespace is written."""
 
     def _copies(self, entries: Any, key: str) -> list[Any]:
-        return [one.model_copy(update={key: START + getattr(one, key)}) for one in entries]
+        return [entry.model_copy(update={key: START + getattr(entry, key)}) for entry in entries]
 
     async def list_tools(self, tools: Any) -> Any:
         return self._copies(tools, "name")
@@ -35,8 +35,8 @@ class Prefixed(Transform):
     async def _got(self, name: str, call_next: Any, *, version: Any = None) -> Any:
         if not name.startswith(START):
             return None
-        found = await call_next(name.removeprefix(START), version=version)
-        return found and found.model_copy(update={"description": "changed"})
+        response = await call_next(name.removeprefix(START), version=version)
+        return response and response.model_copy(update={"description": "changed"})
 
     get_tool = get_prompt = get_resource = get_resource_template = _got
 
@@ -57,8 +57,8 @@ def made(*transforms: Transform) -> FastMCP:
 @pytest.mark.parametrize("revision", SUPPORTED_PROTOCOL_VERSIONS)
 async def test_names_are_changed_both_ways(revision: Any) -> None:
     async with Client(made(Prefixed()), protocol_version=revision) as client:
-        assert {one.name for one in await client.list_tools()} == {"my-own", "my-mounted"}
-        assert {one.name for one in await client.list_prompts()} == {"my-own", "my-mounted"}
+        assert {item.name for item in await client.list_tools()} == {"my-own", "my-mounted"}
+        assert {item.name for item in await client.list_prompts()} == {"my-own", "my-mounted"}
         for name in ("own", "mounted"):
             assert (await client.call_tool(f"my-{name}")).data == "done"
             assert (await client.get_prompt(f"my-{name}")).messages
@@ -75,14 +75,14 @@ async def test_names_are_changed_both_ways(revision: Any) -> None:
 async def test_custom_transform_can_filter_by_tag() -> None:
     class Safe(Transform):
         async def list_tools(self, tools: Any) -> Any:
-            return [one for one in tools if "safe" in one.tags]
+            return [tool for tool in tools if "safe" in tool.tags]
 
         async def get_tool(self, name: str, call_next: Any, *, version: Any = None) -> Any:
-            found = await super().get_tool(name, call_next, version=version)
-            return found if found is not None and "safe" in found.tags else None
+            response = await super().get_tool(name, call_next, version=version)
+            return response if response is not None and "safe" in response.tags else None
 
     async with Client(made(Safe(), Prefixed())) as client:
-        assert [one.name for one in await client.list_tools()] == ["my-own"]
+        assert [tool.name for tool in await client.list_tools()] == ["my-own"]
         assert (await client.call_tool("my-own")).data == "done"
         with pytest.raises((InvalidParams, ToolError), match="Unknown tool"):
             await client.call_tool("my-mounted")
@@ -92,7 +92,7 @@ async def test_transform_does_not_reveal_unauthorized_tools() -> None:
     server = made(Prefixed())
     server.tool(name="secret", auth=lambda context: False)(lambda: "secret")
     async with Client(server) as client:
-        assert "my-secret" not in {one.name for one in await client.list_tools()}
+        assert "my-secret" not in {tool.name for tool in await client.list_tools()}
         with pytest.raises((InvalidParams, ToolError), match="Unknown tool"):
             await client.call_tool("my-secret")
 

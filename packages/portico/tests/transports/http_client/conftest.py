@@ -37,8 +37,8 @@ def forgetful() -> Iterator[None]:
 def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Whatever a server does, it is no error of ours."""
     yield
-    errors = [one for one in caplog.get_records("call") if one.levelno >= logging.ERROR]
-    assert not errors, "\n".join(logging.Formatter().format(one) for one in errors[:3])
+    errors = [item for item in caplog.get_records("call") if item.levelno >= logging.ERROR]
+    assert not errors, "\n".join(logging.Formatter().format(item) for item in errors[:3])
 
 
 @pytest.fixture

@@ -82,11 +82,11 @@ CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 async def test_connection_is_used_again(
     listen: Listen, pool: HttpConnectionPool, answer: bytes, body: bytes, pieces: str
 ) -> None:
-    parts = [answer] if pieces == "at once" else [bytes([one]) for one in answer]
+    parts = [answer] if pieces == "at once" else [bytes([item]) for item in answer]
     site = await listen(saying(*parts))
     for _ in range(3):
-        status, said = await ask(pool, site)
-        assert said == body
+        status, message = await ask(pool, site)
+        assert message == body
         assert status in (200, 204, 304)
     assert len(site.peers) == 1
 
@@ -173,9 +173,9 @@ async def test_returned_response_does_not_affect_the_next(listen: Listen, pool: 
     assert third.connection is not second.connection
     pool.release(place, first)
     assert await first.read_chunk() == b""
-    for one in (second, third):
-        assert await one.read(LONGEST) == b"hello"
-        pool.release(place, one)
+    for item in (second, third):
+        assert await item.read(LONGEST) == b"hello"
+        pool.release(place, item)
     assert len(site.peers) == 2
 
 
@@ -290,10 +290,10 @@ async def test_unread_response_applies_backpressure(listen: Listen, pool: HttpCo
             await asyncio.sleep(0)
     assert answer.connection._buffered_bytes <= READ_AHEAD_BYTES + 2**20
     # And once it is read, there is more.
-    taken = 0
+    item = 0
     async with asyncio.timeout(TIMEOUT_SECONDS):
-        while taken < READ_AHEAD_BYTES * 20:
-            taken += len(await answer.read_chunk())
+        while item < READ_AHEAD_BYTES * 20:
+            item += len(await answer.read_chunk())
     pool.release(place, answer)
     await wait_until(lambda: site.open == 0)
 
@@ -434,7 +434,7 @@ async def test_idle_connection_that_ends_is_not_used(listen: Listen, pool: HttpC
     for _ in range(3):
         assert await ask(pool, site) == (200, b"ok")
         [idle] = pool._idle.values()
-        await wait_until(lambda idle=idle: not any(one.reusable for one in idle))
+        await wait_until(lambda idle=idle: not any(item.reusable for item in idle))
     assert len(site.peers) == 3
 
 
@@ -512,10 +512,10 @@ async def test_closing_ends_open_requests(listen: Listen) -> None:
 
 
 async def test_closing_the_pool_aborts_pending_connections(listen: Listen) -> None:
-    asked = []
+    requests = []
 
     async def script(peer: Peer) -> None:
-        asked.append(await peer.request())
+        requests.append(await peer.request())
 
     site = await listen(script)
     for turns in range(10):
@@ -567,7 +567,7 @@ async def test_requests_have_a_content_length(listen: Listen, pool: HttpConnecti
     site = await listen(script)
     await ask(pool, site, b"12345", headers=[("X-A", "b")])
     await ask(pool, site, b"")
-    assert [(one.method, one.target, one.headers["content-length"]) for one in seen] == [
+    assert [(item.method, item.target, item.headers["content-length"]) for item in seen] == [
         ("POST", "/mcp", "5"),
         ("POST", "/mcp", "0"),
     ]

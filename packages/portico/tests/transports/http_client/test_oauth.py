@@ -48,16 +48,16 @@ class Issuer:
         return f"http://127.0.0.1:{self.site.port}"
 
     def asked(self, path: str) -> list[Request]:
-        return [one for one in self.seen if urlsplit(one.target).path == path]
+        return [item for item in self.seen if urlsplit(item.target).path == path]
 
     async def _converse(self, peer: Peer) -> None:
         while True:
             request = await peer.request()
             self.seen.append(request)
             path = urlsplit(request.target).path
-            said = self.rules.get(path, self._properly)(peer, request)
-            if asyncio.iscoroutine(said):
-                await said
+            response = self.rules.get(path, self._properly)(peer, request)
+            if asyncio.iscoroutine(response):
+                await response
 
     def _properly(self, peer: Peer, request: Request) -> None:
         path = urlsplit(request.target).path
@@ -66,10 +66,10 @@ class Issuer:
         elif path == "/register":
             peer.json({"client_id": "registered", **request.json}, 201)
         elif path == "/authorize":
-            asked = parse_qs(urlsplit(request.target).query)
+            result = parse_qs(urlsplit(request.target).query)
             self.codes += 1
-            back = urlencode({"code": f"code-{self.codes}", "state": asked["state"][0], "iss": self.origin})
-            peer.answer(302, location=f"{asked['redirect_uri'][0]}?{back}")
+            back = urlencode({"code": f"code-{self.codes}", "state": result["state"][0], "iss": self.origin})
+            peer.answer(302, location=f"{result['redirect_uri'][0]}?{back}")
         elif path == "/token":
             self.tokens.append(f"token-{len(self.tokens) + 1}")
             peer.json({"access_token": self.tokens[-1], "token_type": "Bearer", "expires_in": 3600})
@@ -109,9 +109,9 @@ class Guarded(Endpoint):
                 where = f"http://127.0.0.1:{self.site.port}/.well-known/oauth-protected-resource/mcp"
                 peer.answer(401, "{}", WWW_Authenticate=f'Bearer resource_metadata="{where}"')
                 continue
-            said = self.rules.get(request.says, self._properly)(peer, request)
-            if asyncio.iscoroutine(said):
-                await said
+            response = self.rules.get(request.says, self._properly)(peer, request)
+            if asyncio.iscoroutine(response):
+                await response
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ async def test_server_that_requires_a_token_receives_it(serve: Serve, issuer: Is
         await asyncio.gather(*(client.list_tools() for _ in range(10)))
     assert issuer.tokens == ["token-1"]
     assert "authorization" not in there.seen[0].headers
-    assert all(one.headers["authorization"] == "Bearer token-1" for one in there.seen[1:])
+    assert all(item.headers["authorization"] == "Bearer token-1" for item in there.seen[1:])
     # Each of them says for which server it is.
     assert parse_qs(urlsplit(issuer.asked("/authorize")[0].target).query)["resource"] == [there.url]
     assert parse_qs(issuer.asked("/token")[0].body.decode())["resource"] == [there.url]
@@ -170,13 +170,13 @@ async def test_private_cache_is_dropped_after_a_new_login(serve: Serve, issuer: 
     ):
         for _ in range(3):
             await client.list_tools()
-        lists = [one for one in there.requests_for("tools/list") if "authorization" in one.headers]
+        lists = [item for item in there.requests_for("tools/list") if "authorization" in item.headers]
         assert len(lists) == 1
         # Somebody else logs in: the old token is refused.
         there.refused.add("token-1")
         await client.ping()
         await client.list_tools()
-    assert [one.headers["authorization"] for one in there.requests_for("tools/list")] == [
+    assert [item.headers["authorization"] for item in there.requests_for("tools/list")] == [
         "Bearer token-1",
         "Bearer token-2",
     ]
@@ -257,7 +257,7 @@ async def test_issuer_that_misbehaves_is_an_error_and_no_harm(
             Client(there.url, auth=oauth_for(there.url), open_browser=headless_login),
         ):
             pass
-    assert all("authorization" not in one.headers for one in there.seen)
+    assert all("authorization" not in item.headers for item in there.seen)
 
 
 @pytest.mark.requirement("auth.no-private-networks")
@@ -312,9 +312,9 @@ async def page(port: int, target: str, method: str = "GET") -> tuple[int, str]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"{method} {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
     async with asyncio.timeout(TIMEOUT_SECONDS):
-        said = (await reader.read()).decode()
+        message = (await reader.read()).decode()
     writer.close()
-    return int(said.split(" ")[1]), said
+    return int(message.split(" ")[1]), message
 
 
 @pytest.fixture
@@ -327,11 +327,11 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 async def test_browser_comes_back(opened: list[str]) -> None:
     port = free_port()
-    told: list[str] = []
+    notifications: list[str] = []
     redirect = f"http://127.0.0.1:{port}/callback"
-    login = asyncio.ensure_future(BrowserLogin(told.append)("https://issuer.test/authorize?x=1", redirect))
+    login = asyncio.ensure_future(BrowserLogin(notifications.append)("https://issuer.test/authorize?x=1", redirect))
     await wait_until(lambda: opened)
-    assert opened == told == ["https://issuer.test/authorize?x=1"]
+    assert opened == notifications == ["https://issuer.test/authorize?x=1"]
     # Others knock here too, and are not taken for it.
     for target, method in [
         ("/favicon.ico", "GET"),
@@ -341,9 +341,9 @@ async def test_browser_comes_back(opened: list[str]) -> None:
     ]:
         assert (await page(port, target, method))[0] == 404
     assert not login.done()
-    status, said = await page(port, "/callback?code=a%26b&state=s")
-    assert (status, "You can close this window" in said) == (200, True)
-    assert "no-store" in said
+    status, message = await page(port, "/callback?code=a%26b&state=s")
+    assert (status, "You can close this window" in message) == (200, True)
+    assert "no-store" in message
     assert await asyncio.wait_for(login, TIMEOUT_SECONDS) == f"{redirect}?code=a%26b&state=s"
     with pytest.raises(OSError):
         await page(port, "/callback?code=1")
@@ -354,9 +354,9 @@ async def test_rejected_browser_is_reported_so(opened: list[str]) -> None:
     redirect = f"http://127.0.0.1:{port}/callback"
     login = asyncio.ensure_future(BrowserLogin(lambda url: None)("https://issuer.test/", redirect))
     await wait_until(lambda: opened)
-    _, said = await page(port, "/callback?error=access_denied&state=<script>")
-    assert "Access denied" in said
-    assert "<script>" not in said
+    _, message = await page(port, "/callback?error=access_denied&state=<script>")
+    assert "Access denied" in message
+    assert "<script>" not in message
     assert "error=access_denied" in await asyncio.wait_for(login, TIMEOUT_SECONDS)
 
 
@@ -383,10 +383,10 @@ async def test_browser_login_times_out(opened: list[str]) -> None:
 
 
 async def test_port_in_use_is_reported(opened: list[str]) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        redirect = f"http://127.0.0.1:{taken.getsockname()[1]}/callback"
+    with socket.socket() as item:
+        item.bind(("127.0.0.1", 0))
+        item.listen()
+        redirect = f"http://127.0.0.1:{item.getsockname()[1]}/callback"
         with pytest.raises(AuthorizationError, match="cannot listen on"):
             await BrowserLogin(lambda url: None)("https://issuer.test/", redirect)
     assert opened == []

@@ -358,15 +358,15 @@ async def test_https_goes_through_a_tunnel(
     monkeypatch: pytest.MonkeyPatch,
     status: str,
 ) -> None:
-    asked: list[Request] = []
+    requests: list[Request] = []
     seen: list[Request] = []
     site = await listen(remembering(seen), tls=tls_server)
-    proxy = await listen(tunnel(asked, site, f"HTTP/1.1 {status}\r\nX: y\r\n\r\n"))
+    proxy = await listen(tunnel(requests, site, f"HTTP/1.1 {status}\r\nX: y\r\n\r\n"))
     monkeypatch.setenv("HTTPS_PROXY", f"http://me:pw@127.0.0.1:{proxy.port}")
     pool = pool_of(tls_client)
     for _ in range(2):
         assert await get(pool, "https://server.test/x", Authorization="secret") == b"ok"
-    [hello] = asked
+    [hello] = requests
     assert (hello.method, hello.target) == ("CONNECT", "server.test:443")
     assert hello.headers["proxy-authorization"] == "Basic " + b64encode(b"me:pw").decode()
     assert "authorization" not in hello.headers

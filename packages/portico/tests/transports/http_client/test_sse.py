@@ -57,13 +57,16 @@ async def test_server_of_2024_11_05_is_spoken_to(how: str) -> None:
         target = {"url": url, "type": "sse"} if how == "said" else url
         revision = R1 if how == "pinned" else None
         seen: list[str] = []
-        options: Any = {"sampling_handler": lambda asked: "yes", "on_message_bytes": lambda way, said: seen.append(way)}
+        options: Any = {
+            "sampling_handler": lambda request: "yes",
+            "on_message_bytes": lambda way, result: seen.append(way),
+        }
         async with asyncio.timeout(TIMEOUT_SECONDS), Client(target, protocol_version=revision, **options) as client:
             assert client.protocol_version == (R1 if how == "pinned" else client.protocol_version)
             assert (await client.call_tool("forecast", {"city": "Rome"})).text == "sun in Rome"
             assert (await client.call_tool("ask")).text == "yes"
-            said = await asyncio.gather(*(client.call_tool("forecast", {"city": str(n)}) for n in range(30)))
-        assert [one.text for one in said] == [f"sun in {n}" for n in range(30)]
+            result = await asyncio.gather(*(client.call_tool("forecast", {"city": str(n)}) for n in range(30)))
+        assert [item.text for item in result] == [f"sun in {n}" for n in range(30)]
         assert {"sent", "received"} <= set(seen)
 
 
@@ -102,10 +105,10 @@ class Old(Endpoint):
             peer.answer(405)
             return
         peer.answer(202, "Accepted", "text/plain")
-        said = request.json
-        if "id" in said:
-            result: Any = self.greeting() if said["method"] == "initialize" else {"tools": [], **text("done")}
-            self.say({"jsonrpc": "2.0", "id": said["id"], "result": result})
+        data = request.json
+        if "id" in data:
+            result: Any = self.greeting() if data["method"] == "initialize" else {"tools": [], **text("done")}
+            self.say({"jsonrpc": "2.0", "id": data["id"], "result": result})
 
     def say(self, message: Any) -> None:
         assert self.stream is not None
@@ -119,12 +122,12 @@ async def test_way_back_to_2024_11_05(serve: Serve) -> None:
         assert client.protocol_version == R1
         for _ in range(5):
             assert (await client.call_tool("t")).text == "done"
-    assert [one.says for one in there.seen[:4]] == ["server/discover", "initialize", "GET", "initialize"]
-    posted = [one for one in there.seen if one.target == "/messages?s=1"]
+    assert [item.says for item in there.seen[:4]] == ["server/discover", "initialize", "GET", "initialize"]
+    posted = [item for item in there.seen if item.target == "/messages?s=1"]
     assert len(posted) == 7
-    assert all(one.headers["x-own"] == "1" for one in there.seen)
+    assert all(item.headers["x-own"] == "1" for item in there.seen)
     # Streamable HTTP's headers are not of this transport.
-    assert not any(name.startswith("mcp-") for one in posted for name in one.headers)
+    assert not any(name.startswith("mcp-") for item in posted for name in item.headers)
     # The stream, and one connection for all that was posted, besides those of the first tries.
     assert len(there.site.peers) <= 4
 
@@ -136,7 +139,7 @@ async def test_endpoint_on_another_origin_is_rejected(serve: Serve, where: str) 
     with pytest.raises(ProtocolError, match=r"127\.0\.0\.1.* announced a message endpoint of another origin"):
         async with asyncio.timeout(TIMEOUT_SECONDS), Client({"url": there.url, "type": "sse"}, auth="secret"):
             pass
-    assert [one.method for one in there.seen] == ["GET"]
+    assert [item.method for item in there.seen] == ["GET"]
     await wait_until(lambda: there.site.open == 0)
 
 
@@ -150,7 +153,7 @@ async def test_where_there_is_neither_the_first_rejection_is_reported(serve: Ser
     with pytest.raises(HttpStatusError, match="initialize with HTTP status 404: no such page"):
         async with asyncio.timeout(TIMEOUT_SECONDS), Client(there.url):
             pass
-    assert [one.says for one in there.seen] == ["server/discover", "initialize", "GET"]
+    assert [item.says for item in there.seen] == ["server/discover", "initialize", "GET"]
 
 
 @pytest.mark.parametrize("habit", ["never answers", "never says where", "only comments"])
@@ -253,8 +256,8 @@ async def test_call_that_is_given_up_is_withdrawn(serve: Serve) -> None:
     async with asyncio.timeout(TIMEOUT_SECONDS), Client({"url": there.url, "type": "sse"}) as client:
         with pytest.raises(RequestTimeout, match=rf"{there.site.port}/mcp: tools/call was not answered within 0\.05 s"):
             await client.call_tool("t", timeout=0.05)
-        said = await there.wait_for_request("notifications/cancelled")
-    assert said.json["params"]["requestId"] == there.requests_for("tools/call")[0].json["id"]
+        response = await there.wait_for_request("notifications/cancelled")
+    assert response.json["params"]["requestId"] == there.requests_for("tools/call")[0].json["id"]
 
 
 async def test_nothing_is_left_open(serve: Serve) -> None:

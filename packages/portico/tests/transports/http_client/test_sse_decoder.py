@@ -50,16 +50,16 @@ def read(stream: bytes, cuts: list[int]) -> tuple[list[ServerSentEvent], SseDeco
     """The events of a stream that comes in pieces."""
     events = SseDecoder(LONGEST)
     edges = [0, *sorted({min(cut, len(stream)) for cut in cuts}), len(stream)]
-    found: list[ServerSentEvent] = []
+    results: list[ServerSentEvent] = []
     for begin, end in itertools.pairwise(edges):
-        found += events.feed(stream[begin:end])
-    return found, events
+        results += events.feed(stream[begin:end])
+    return results, events
 
 
 def agrees(stream: bytes, cuts: list[int]) -> None:
-    found, events = read(stream, cuts)
+    result, events = read(stream, cuts)
     reference = Reference(stream)
-    assert found == reference.events
+    assert result == reference.events
     assert (events.last_id, events.retry_ms) == (reference.last_id, reference.retry)
 
 

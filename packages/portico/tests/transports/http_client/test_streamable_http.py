@@ -130,7 +130,7 @@ async def test_tool_with_a_bad_annotation_is_hidden_and_no_other(
     there.rules["tools/list"] = with_tools(ZONED, bad)
     async with Client(there.url) as client:
         assert [tool.name for tool in await client.list_tools()] == ["move"]
-    [warning] = [one for one in caplog.records if one.levelno == logging.WARNING]
+    [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "'bad'" in warning.getMessage()
 
 
@@ -184,7 +184,7 @@ async def test_session_id_of_a_stateless_server_is_ignored(serve: Serve) -> None
     there.rules["server/discover"] = lambda peer, request: peer.result(request, there.discovery(), Mcp_Session_Id="abc")
     async with Client(there.url) as client:
         await client.list_tools()
-    assert all("mcp-session-id" not in one.headers for one in there.seen)
+    assert all("mcp-session-id" not in item.headers for item in there.seen)
     assert there.requests_for("DELETE") == there.requests_for("GET") == []
 
 
@@ -203,13 +203,13 @@ async def test_session_is_named_in_everything_that_follows(serve: Serve, revisio
     assert first.says == "initialize"
     assert "mcp-session-id" not in first.headers
     assert "mcp-protocol-version" not in first.headers
-    assert {one.says for one in rest} >= {"notifications/initialized", "tools/call", "tools/list", "GET", "DELETE"}
-    for one in rest:
-        assert one.headers["mcp-session-id"] == "s-1"
+    assert {item.says for item in rest} >= {"notifications/initialized", "tools/call", "tools/list", "GET", "DELETE"}
+    for item in rest:
+        assert item.headers["mcp-session-id"] == "s-1"
         # 2025-06-18 brought the header.
-        assert one.headers.get("mcp-protocol-version") == (revision if revision >= V2025_06_18 else None)
-    assert not [name for one in there.seen for name in one.headers if name in ("mcp-method", "mcp-name")]
-    assert not [name for one in there.seen for name in one.headers if name.startswith("mcp-param")]
+        assert item.headers.get("mcp-protocol-version") == (revision if revision >= V2025_06_18 else None)
+    assert not [name for item in there.seen for name in item.headers if name in ("mcp-method", "mcp-name")]
+    assert not [name for item in there.seen for name in item.headers if name.startswith("mcp-param")]
     assert there.seen[-1].says == "DELETE"
 
 
@@ -218,7 +218,7 @@ async def test_server_without_sessions_is_not_told_of_one(serve: Serve) -> None:
     there = await serve(Endpoint(modern=False, session=None))
     async with Client(there.url, protocol_version="2025-11-25") as client:
         await client.list_tools()
-    assert all("mcp-session-id" not in one.headers for one in there.seen)
+    assert all("mcp-session-id" not in item.headers for item in there.seen)
     assert there.requests_for("DELETE") == []
 
 
@@ -289,8 +289,8 @@ async def test_progress_and_logs_precede_the_response(serve: Serve, modern: bool
         peer.end()
 
     there.rules["tools/call"] = rule
-    async with Client(there.url, log_handler=lambda said: heard.append(said.data)) as client:
-        result = await client.call_tool("t", progress_handler=lambda *said: heard.append(said))
+    async with Client(there.url, log_handler=lambda message: heard.append(message.data)) as client:
+        result = await client.call_tool("t", progress_handler=lambda *message: heard.append(message))
     assert result.text == "done"
     assert heard == [(1.0, 2.0, None), "working"]
 
@@ -359,7 +359,7 @@ async def test_status_401_and_403_raise_authorization_error(serve: Serve, status
         async with Client(there.url):
             pass
     # It says nothing about the revision.
-    assert [one.says for one in there.seen] == ["server/discover"]
+    assert [item.says for item in there.seen] == ["server/discover"]
 
 
 @pytest.mark.parametrize("status, words", [(401, "rejected the token"), (403, "forbids")])
@@ -379,8 +379,8 @@ async def test_reason_of_a_rejection_is_in_the_error(
     serve: Serve, status: int, words: str, body: Any, kind: str | None, reason: str
 ) -> None:
     there = await serve()
-    given = (json.dumps(body), "application/json") if kind is None else (body, kind)
-    there.rules["server/discover"] = lambda peer, request: peer.answer(status, *given)
+    value = (json.dumps(body), "application/json") if kind is None else (body, kind)
+    there.rules["server/discover"] = lambda peer, request: peer.answer(status, *value)
     with pytest.raises(AuthorizationError, match=f"{words}.*{reason}") as raised:
         async with Client(there.url, auth="a-token"):
             pass
@@ -508,13 +508,17 @@ async def test_batch_is_understood_where_there_are_batches(serve: Serve) -> None
     heard: list[Any] = []
 
     def rule(peer: Peer, request: Request) -> None:
-        said = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "on the way"}}
+        message = {
+            "jsonrpc": "2.0",
+            "method": "notifications/message",
+            "params": {"level": "info", "data": "on the way"},
+        }
         peer.stream()
-        peer.event([{"jsonrpc": "2.0", "id": request.json["id"], "result": text("together")}, said])
+        peer.event([{"jsonrpc": "2.0", "id": request.json["id"], "result": text("together")}, message])
         peer.end()
 
     there.rules["tools/call"] = rule
-    async with Client(there.url, log_handler=lambda said: heard.append(said.data)) as client:
+    async with Client(there.url, log_handler=lambda message: heard.append(message.data)) as client:
         assert (await client.call_tool("t")).text == "together"
     assert heard == ["on the way"]
 
@@ -525,7 +529,7 @@ async def test_batch_is_understood_where_there_are_batches(serve: Serve) -> None
 @pytest.mark.requirement("modern.no-server-requests", "modern.no-client-responses")
 async def test_server_request_on_2026_07_28_is_ignored(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     there = await serve()
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     def rule(peer: Peer, request: Request) -> None:
         peer.stream()
@@ -537,13 +541,13 @@ async def test_server_request_on_2026_07_28_is_ignored(serve: Serve, caplog: pyt
         peer.end()
 
     there.rules["tools/call"] = rule
-    async with Client(there.url, elicitation_handler=asked.append) as client:
+    async with Client(there.url, elicitation_handler=requests.append) as client:
         assert (await client.call_tool("t")).text == "x"
         await client.list_tools()
-    assert asked == []
+    assert requests == []
     assert there.requests_for("answer") == []
     # And the log is not the server's to fill.
-    assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == 1
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
 
 
 QUESTIONS: dict[str, Any] = {
@@ -702,8 +706,8 @@ async def test_broken_stream_is_resumed(serve: Serve, ends: str, monkeypatch: py
         assert await client.list_tools() == []
         await wait_until(lambda: not client._upstream.transport._pool._open)  # type: ignore[attr-defined]
     resumed = there.requests_for("GET")[1:]
-    assert [one.headers["last-event-id"] for one in resumed] == ["a-1", "a-3"]
-    assert all(one.headers["mcp-session-id"] == "s-1" for one in resumed)
+    assert [item.headers["last-event-id"] for item in resumed] == ["a-1", "a-3"]
+    assert all(item.headers["mcp-session-id"] == "s-1" for item in resumed)
     assert pauses == [1.234, 1.234]
     assert len(calls) == 1
 
@@ -760,7 +764,7 @@ async def test_stream_without_ids_is_lost(serve: Serve, modern: bool) -> None:
     async with Client(there.url) as client:
         with pytest.raises(ConnectionClosed, match=r"was not retried.*ended the stream of tools/call"):
             await client.call_tool("t")
-    assert [one for one in there.requests_for("GET") if "last-event-id" in one.headers] == []
+    assert [item for item in there.requests_for("GET") if "last-event-id" in item.headers] == []
 
 
 async def test_other_stream_is_attended_to_again(serve: Serve, heard: Any) -> None:
@@ -788,7 +792,7 @@ async def test_other_stream_is_attended_to_again(serve: Serve, heard: Any) -> No
         await heard.wait_for("notifications/tools/list_changed", 3)
         await over.wait()
         assert await client.list_tools() == []
-    assert [one.headers.get("last-event-id") for one in there.requests_for("GET")] == [None, "e-1", "e-2", "e-3"]
+    assert [item.headers.get("last-event-id") for item in there.requests_for("GET")] == [None, "e-1", "e-2", "e-3"]
 
 
 async def test_unmatched_response_on_the_get_stream_is_ignored(serve: Serve, heard: Any) -> None:
@@ -865,9 +869,9 @@ async def test_leaving_a_call_of_a_session_is_reported(serve: Serve, how: str) -
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-        said = await there.wait_for_request("notifications/cancelled")
-    assert said.json["params"]["requestId"] == there.requests_for("tools/call")[0].json["id"]
-    assert said.headers["mcp-session-id"] == "s-1"
+        response = await there.wait_for_request("notifications/cancelled")
+    assert response.json["params"]["requestId"] == there.requests_for("tools/call")[0].json["id"]
+    assert response.headers["mcp-session-id"] == "s-1"
 
 
 @pytest.mark.requirement("lifecycle.initialize-not-cancelled", "lifecycle.client-not-cancelled")
@@ -951,10 +955,10 @@ async def test_redirect_within_the_origin_is_followed(serve: Serve, status: int)
     there.rules["server/discover"] = rule
     async with Client(there.url, headers={"X-Own": "1"}) as client:
         await client.list_tools()
-    assert [one.target for one in there.seen] == ["/mcp", "/mcp/", "/mcp/"]
-    assert [one.method for one in there.seen] == ["POST"] * 3
+    assert [item.target for item in there.seen] == ["/mcp", "/mcp/", "/mcp/"]
+    assert [item.method for item in there.seen] == ["POST"] * 3
     assert there.seen[0].body == there.seen[1].body
-    assert all(one.headers["x-own"] == "1" for one in there.seen)
+    assert all(item.headers["x-own"] == "1" for item in there.seen)
 
 
 @pytest.mark.parametrize(

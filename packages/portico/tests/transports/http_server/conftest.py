@@ -47,8 +47,8 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
 def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Whatever a client does, it is no error of ours."""
     yield
-    errors = [one for one in caplog.get_records("call") if one.levelno >= logging.ERROR]
-    assert not errors, "\n".join(logging.Formatter().format(one) for one in errors[:3])
+    errors = [item for item in caplog.get_records("call") if item.levelno >= logging.ERROR]
+    assert not errors, "\n".join(logging.Formatter().format(item) for item in errors[:3])
 
 
 # What comes back
@@ -78,9 +78,9 @@ class Response:
     interim: list[int] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> str:
-        found = [value for key, value in self.fields if key == name.lower()]
-        assert len(found) == 1, f"{name}: {found}"
-        return found[0]
+        results = [value for key, value in self.fields if key == name.lower()]
+        assert len(results) == 1, f"{name}: {results}"
+        return results[0]
 
     def __contains__(self, name: str) -> bool:
         return any(key == name.lower() for key, _ in self.fields)
@@ -100,7 +100,7 @@ class Response:
         """All JSON-RPC messages in it, whichever form it has."""
         if self["content-type"] == "application/json":
             return [self.json]
-        return [one.json for one in self.events if one.data]
+        return [event.json for event in self.events if event.data]
 
     @property
     def error(self) -> tuple[int, int]:
@@ -206,8 +206,8 @@ class Raw:
     async def event(self) -> Event | None:
         """The next event of a stream; None when it has ended properly. Comments are put aside."""
         while True:
-            block, found, rest = self._chunks.partition(b"\n\n")
-            if not found:
+            block, result, rest = self._chunks.partition(b"\n\n")
+            if not result:
                 more = await self.chunk()
                 if more is None:
                     return None
@@ -307,8 +307,8 @@ def modern_message(
     meta: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """A request of 2026-07-28. A member of `meta` that is None is left out; short names get their prefix."""
-    said: dict[str, Any] = {"protocolVersion": MODERN, "clientCapabilities": {}, **(meta or {})}
-    keys = {name if "/" in name or name == "progressToken" else PREFIX + name: value for name, value in said.items()}
+    message: dict[str, Any] = {"protocolVersion": MODERN, "clientCapabilities": {}, **(meta or {})}
+    keys = {name if "/" in name or name == "progressToken" else PREFIX + name: value for name, value in message.items()}
     envelope = {name: value for name, value in keys.items() if value is not None}
     return {"jsonrpc": "2.0", "id": id, "method": method, "params": {**(params or {}), "_meta": envelope}}
 
@@ -535,8 +535,8 @@ class Here(Site):
     async def metric(self, name: str) -> float:
         """One number of /metrics, its labels being part of its name."""
         text = (await self.request("GET", "/metrics")).body.decode()
-        found = [line.rpartition(" ")[2] for line in text.splitlines() if line.rpartition(" ")[0] == name]
-        return float(found[0]) if found else 0.0
+        results = [line.rpartition(" ")[2] for line in text.splitlines() if line.rpartition(" ")[0] == name]
+        return float(results[0]) if results else 0.0
 
     async def turn(self, times: int = 1) -> None:
         """Let it read what has been sent: whatever came before this request has been seen when it is answered."""

@@ -216,8 +216,8 @@ class At:
 
     async def history(self, **options: bool) -> list[str]:
         response = await self.call("history", options)
-        told: list[str] = response.json["result"]["structuredContent"]["result"]
-        return told
+        notification: list[str] = response.json["result"]["structuredContent"]["result"]
+        return notification
 
     async def happened(self, what: str) -> None:
         async with asyncio.timeout(8):
@@ -297,8 +297,8 @@ async def test_client_that_goes_away_cancels(endpoint: At, tool: str, reset: boo
 
 async def test_listen_stream_hears_of_changes(endpoint: At, served: Served) -> None:
     """2026-07-28, basic/patterns/subscriptions."""
-    wanted = {"notifications": {"toolsListChanged": True}}
-    stream = await endpoint.site.open_modern("subscriptions/listen", wanted, id=5, path=endpoint.path)
+    expected = {"notifications": {"toolsListChanged": True}}
+    stream = await endpoint.site.open_modern("subscriptions/listen", expected, id=5, path=endpoint.path)
     assert (await stream.message())["method"] == "notifications/subscriptions/acknowledged"
     await endpoint.call("grow", {"name": f"grown_{time.monotonic_ns()}"})
     assert (await stream.message())["method"] == "notifications/tools/list_changed"
@@ -358,8 +358,8 @@ async def test_oversized_body_is_413(served: Served, endpoint: At) -> None:
 async def test_concurrent_calls_get_their_responses(endpoint: At) -> None:
     """Each request is a task of the server's, and none gets another's answer."""
     responses = await asyncio.gather(*(endpoint.call("echo", {"text": str(n)}, id=n) for n in range(100)))
-    assert [one.json["id"] for one in responses] == list(range(100))
-    assert [one.json["result"]["content"][0]["text"] for one in responses] == [str(n) for n in range(100)]
+    assert [response.json["id"] for response in responses] == list(range(100))
+    assert [response.json["result"]["content"][0]["text"] for response in responses] == [str(n) for n in range(100)]
 
 
 # Alone

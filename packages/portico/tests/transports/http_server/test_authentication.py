@@ -215,14 +215,14 @@ async def test_token_without_the_claim_that_is_the_id_is_rejected(
     ],
 )
 def test_client_id_is_the_principal_only_for_client_credentials(claims: dict[str, Any], id: str | None) -> None:
-    found: str | None
+    result: str | None
     try:
-        found = to_verified_token(
+        result = to_verified_token(
             {"client_id": "webapp", **claims}, "https://login.example", ClaimNames(), None
         ).principal.id
     except InvalidToken:
-        found = None
-    assert found == id
+        result = None
+    assert result == id
 
 
 @pytest.mark.parametrize("name", ["jku", "x5u", "x5c", "jwk", "crit"])
@@ -423,8 +423,8 @@ async def test_token_for_one_endpoint_is_not_for_another(
             assert (audience, path, status) == (audience, path, 200 if path in paths else 401)
         assert ((await site.request("GET", "/metrics", token)).status == 200) == ("/metrics" in paths)
     for path in ("/mcp", "/mcp/look", "/mcp/look/more", "/ops"):
-        found = (await site.request("GET", f"/.well-known/oauth-protected-resource{path}")).json
-        assert found["resource"] == base + path
+        data = (await site.request("GET", f"/.well-known/oauth-protected-resource{path}")).json
+        assert data["resource"] == base + path
         refused = await site.request_stateless("tools/list", path=path)
         assert f'resource_metadata="{base}/.well-known/oauth-protected-resource{path}"' in challenge(refused)
 
@@ -448,9 +448,9 @@ async def test_configured_audience_that_names_a_view_is_for_that_view(
 
 
 def test_socket_origins_are_the_bound_addresses() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.2", 0)) as other:
-        ports = one.getsockname()[1], other.getsockname()[1]
-        assert origins_of([one, other], secure=True) == [
+    with socket.create_server(("127.0.0.1", 0)) as item, socket.create_server(("127.0.0.2", 0)) as other:
+        ports = item.getsockname()[1], other.getsockname()[1]
+        assert origins_of([item, other], secure=True) == [
             f"https://127.0.0.1:{ports[0]}",
             f"https://localhost:{ports[0]}",
             f"https://127.0.0.2:{ports[1]}",
@@ -495,10 +495,10 @@ async def test_missing_scopes_are_named_all_at_once(guarded: Server, serve: Serv
     token = issuer.token(AUDIENCE, scope="other")
     response = await call(site, token, "write", text="x")
     assert response.status == 403
-    said = challenge(response)
-    assert 'error="insufficient_scope"' in said
-    assert 'scope="notes:read notes:write"' in said
-    assert "resource_metadata=" in said
+    result = challenge(response)
+    assert 'error="insufficient_scope"' in result
+    assert 'scope="notes:read notes:write"' in result
+    assert "resource_metadata=" in result
     assert response.json["id"] == 1
     # In a session too, and a batch is answered as one.
     session = await site.initialize(R4, headers=bearer(token))
@@ -549,9 +549,9 @@ async def test_introspection_asks_the_issuer(serve: Serve, server: Server, issue
     assert told(await call(site, "opaque"))["id"] == "bob"
     for wrong in ("elsewhere", "nowhere", "over", "theirs", "unknown"):
         assert (await call(site, wrong)).status == 401, wrong
-    asked = len(issuer.fetched)
+    result = len(issuer.fetched)
     assert (await call(site, "opaque")).status == 200
-    assert len(issuer.fetched) == asked
+    assert len(issuer.fetched) == result
     issuer.down = True
     assert (await call(site, "another")).status == 503
 
@@ -573,7 +573,7 @@ async def test_concurrent_uses_of_a_token_verify_it_once(serve: Serve, server: S
     async with asyncio.timeout(10):
         await began.wait()
         release.set()
-        assert {one.status for one in await asyncio.gather(*calls)} == {200}
+        assert {item.status for item in await asyncio.gather(*calls)} == {200}
     assert verified == 1
 
 
@@ -616,16 +616,16 @@ async def test_tokens_of_a_file_end_when_their_row_goes(
 async def test_certificate_is_believed_from_a_trusted_proxy_alone(serve: Serve, server: Server) -> None:
     server.auth = ResourceServer(ClientCertificateVerifier("X-Client-DN", verify_header="X-Client-Verify"))
     add_tools(server)
-    said = {"x-client-dn": "CN=ada", "x-client-verify": "SUCCESS"}
+    message = {"x-client-dn": "CN=ada", "x-client-verify": "SUCCESS"}
     trusting = await serve(server, trusted_proxies=["127.0.0.1"])
     request = {"name": "who", "arguments": {}}
-    found = await trusting.request_stateless("tools/call", request, headers=said)
-    assert told(found)["id"] == "CN=ada"
-    failed = await trusting.request_stateless("tools/call", request, headers={**said, "x-client-verify": "FAILED"})
+    response = await trusting.request_stateless("tools/call", request, headers=message)
+    assert told(response)["id"] == "CN=ada"
+    failed = await trusting.request_stateless("tools/call", request, headers={**message, "x-client-verify": "FAILED"})
     assert failed.status == 401
     assert (await trusting.request_stateless("tools/call", request)).status == 401
     direct = await serve(server)
-    assert (await direct.request_stateless("tools/call", request, headers=said)).status == 401
+    assert (await direct.request_stateless("tools/call", request, headers=message)).status == 401
 
 
 class Proving:
@@ -680,9 +680,9 @@ async def test_proofs_may_have_to_have_a_number_of_ours(serve: Serve, server: Se
         issuer.url, audience=AUDIENCE, public_url="https://mcp.example", dpop="required", dpop_nonce=True
     )
     client = Proving(await serve(server), issuer)
-    asked = await client.call()
-    assert (asked.status, 'error="use_dpop_nonce"' in challenge(asked)) == (401, True)
-    assert (await client.call(nonce=asked["dpop-nonce"])).status == 200
+    response = await client.call()
+    assert (response.status, 'error="use_dpop_nonce"' in challenge(response)) == (401, True)
+    assert (await client.call(nonce=response["dpop-nonce"])).status == 200
     assert (await client.call(nonce="x")).status == 401
     plain = await client.site.request_stateless("tools/list", headers=bearer(issuer.token(AUDIENCE)))
     assert (plain.status, challenge(plain).startswith("DPoP ")) == (401, True)
@@ -694,9 +694,9 @@ async def test_several_processes_know_of_each_others_proofs(serve: Serve, issuer
         server.auth = ResourceServer(issuer.url, audience=AUDIENCE, public_url="https://mcp.example")
         return server
 
-    one, other = make(), make()
-    async with one.lifespan(), other.lifespan():
-        client = Proving(await serve(one), issuer)
+    item, other = make(), make()
+    async with item.lifespan(), other.lifespan():
+        client = Proving(await serve(item), issuer)
         proof = client.prover.proof(client.token, client.url)
         assert (await client.call(proof)).status == 200
         client.site = await serve(other)
@@ -754,11 +754,11 @@ async def test_bodies_see_the_headers_that_the_server_asks_for(serve: Serve) -> 
 
     site = await serve(server, trusted_proxies=["127.0.0.1"])
     headers = {"x-tenant": "acme", "x-other": "1", "x-forwarded-for": "203.0.113.7"}
-    said = await site.request_stateless("tools/call", {"name": "tenant", "arguments": {}}, headers=headers)
-    assert told(said) == {"x-tenant": "acme", "from": "203.0.113.7"}
+    response = await site.request_stateless("tools/call", {"name": "tenant", "arguments": {}}, headers=headers)
+    assert told(response) == {"x-tenant": "acme", "from": "203.0.113.7"}
     untrusting = await serve(server)
-    said = await untrusting.request_stateless("tools/call", {"name": "tenant", "arguments": {}}, headers=headers)
-    assert told(said) == {"x-tenant": "acme", "from": "127.0.0.1"}
+    response = await untrusting.request_stateless("tools/call", {"name": "tenant", "arguments": {}}, headers=headers)
+    assert told(response) == {"x-tenant": "acme", "from": "127.0.0.1"}
     with pytest.raises(UsageError, match="request_headers must not contain"):
         Server("x", request_headers=["Authorization"])
 
@@ -767,13 +767,13 @@ async def test_same_by_asgi(guarded: Server, issuer: Issuer) -> None:
     application = guarded.http_app(allowed_hosts=["mcp.example"])
     refused, _ = await asked(application, "/outer/mcp", root="/outer")
     assert refused["status"] == 401
-    said = dict(refused["headers"])[b"www-authenticate"].decode()
-    assert said == 'Bearer resource_metadata="https://mcp.example/.well-known/oauth-protected-resource/mcp"'
-    found, body = await asked(application, "/.well-known/oauth-protected-resource/mcp", method="GET")
-    assert (found["status"], json.loads(body)["resource"]) == (200, "https://mcp.example/mcp")
+    error = dict(refused["headers"])[b"www-authenticate"].decode()
+    assert error == 'Bearer resource_metadata="https://mcp.example/.well-known/oauth-protected-resource/mcp"'
+    result, body = await asked(application, "/.well-known/oauth-protected-resource/mcp", method="GET")
+    assert (result["status"], json.loads(body)["resource"]) == (200, "https://mcp.example/mcp")
     for _ in range(2):
-        found, body = await asked(application, "/mcp", token=issuer.token(AUDIENCE))
-        assert (found["status"], "tools" in json.loads(body)["result"]) == (200, True)
+        result, body = await asked(application, "/mcp", token=issuer.token(AUDIENCE))
+        assert (result["status"], "tools" in json.loads(body)["result"]) == (200, True)
     lacking, _ = await asked(application, "/mcp", token=issuer.token(AUDIENCE), tool="read")
     assert lacking["status"] == 403
     await application.stop()
@@ -818,7 +818,7 @@ async def asked(
 
     async with asyncio.timeout(10):
         await application(scope, receive, send)
-    return sent[0], b"".join(one.get("body", b"") for one in sent[1:])
+    return sent[0], b"".join(item.get("body", b"") for item in sent[1:])
 
 
 async def test_public_server_requires_a_name(server: Server, issuer: Issuer) -> None:
@@ -859,10 +859,10 @@ async def test_tasks_and_request_state_belong_to_one_principal(serve: Serve, ser
             hers, never = await of_task(method, id, eve), await of_task(method, "0" * 32, eve)
             assert hers["error"]["code"] == never["error"]["code"] == -32602
             assert hers["error"]["message"].startswith("Unknown task")
-        asked = await site.request_stateless("tools/call", {"name": "ask", "arguments": {}}, headers=ada, meta=able)
-        state = asked.json["result"]["requestState"]
+        response = await site.request_stateless("tools/call", {"name": "ask", "arguments": {}}, headers=ada, meta=able)
+        state = response.json["result"]["requestState"]
         answers = {
-            key: {"action": "accept", "content": {"value": "x"}} for key in asked.json["result"]["inputRequests"]
+            key: {"action": "accept", "content": {"value": "x"}} for key in response.json["result"]["inputRequests"]
         }
         retry = {"name": "ask", "arguments": {}, "requestState": state, "inputResponses": answers}
         stolen = await site.request_stateless("tools/call", retry, headers=eve, meta=able)

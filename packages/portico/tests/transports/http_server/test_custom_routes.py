@@ -157,14 +157,14 @@ async def test_one_caller_leaves_custom_routes_to_others(monkeypatch: pytest.Mon
         return answer
 
     # The addresses of one IPv6 network are one caller, and so is a principal at any address.
-    one = [ask("2001:db8::1"), ask("2001:db8::2"), ask("2001:db8::3")]
+    item = [ask("2001:db8::1"), ask("2001:db8::2"), ask("2001:db8::3")]
     user = [ask(others, Principal("ada")), ask("192.0.2.9", Principal("ada")), ask("192.0.2.10", Principal("ada"))]
     other = ask(others)
-    assert [answer.status for answer in (*one, *user, other)] == [None, None, 503, None, None, 503, None]
+    assert [answer.status for answer in (*item, *user, other)] == [None, None, 503, None, None, 503, None]
     go_on.set()
     async with asyncio.timeout(10):
         await routes._running.wait(10)
-    assert [answer.status for answer in (*one[:2], *user[:2], other)] == [200] * 5
+    assert [answer.status for answer in (*item[:2], *user[:2], other)] == [200] * 5
     assert not routes._running_by_caller
 
 
@@ -188,18 +188,18 @@ async def asked(application: Any, method: str, path: str, body: bytes = b"", roo
         "headers": [(b"host", b"localhost")],
         "client": ("127.0.0.1", 1),
     }
-    said: list[Any] = [{"type": "http.request", "body": body}]
+    messages: list[Any] = [{"type": "http.request", "body": body}]
     sent: list[Any] = []
 
     async def receive() -> Any:
-        return said.pop(0) if said else await asyncio.Event().wait()
+        return messages.pop(0) if messages else await asyncio.Event().wait()
 
     async def send(message: Any) -> None:
         sent.append(message)
 
     async with asyncio.timeout(10):
         await application(scope, receive, send)
-    return sent[0]["status"], b"".join(one.get("body", b"") for one in sent[1:])
+    return sent[0]["status"], b"".join(item.get("body", b"") for item in sent[1:])
 
 
 def test_page_is_at_a_path_that_nothing_else_has() -> None:

@@ -117,4 +117,4 @@ async def test_asgi_application_has_custom_routes(root: str, path: str) -> None:
     await application(scope, receive, send)
     await application.stop()
     assert sent[0]["status"] == 200
-    assert b'"name":"other"' in b"".join(one.get("body", b"") for one in sent)
+    assert b'"name":"other"' in b"".join(item.get("body", b"") for item in sent)

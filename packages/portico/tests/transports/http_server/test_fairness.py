@@ -216,7 +216,7 @@ async def test_slot_passes_to_the_next_eligible_caller() -> None:
         await third.wait()
         # The first in the line has its share already.
         assert entered == ["a", "b", "c"]
-        for one in releases.values():
-            one.set()
+        for release in releases.values():
+            release.set()
         await asyncio.gather(*tasks, return_exceptions=True)
     assert entered == ["a", "b", "c", "a"] and places._held == {}

@@ -206,8 +206,8 @@ class Site:
         handle = self.listener.application.handle
 
         def noting(request: Any, writer: Any) -> None:
-            said = (request.method, request.path, request.query, request.body, dict(request.headers))
-            self.asked.append((*said, request.headers.duplicates, request.peer, request.cors, request.proxied))
+            message = (request.method, request.path, request.query, request.body, dict(request.headers))
+            self.asked.append((*message, request.headers.duplicates, request.peer, request.cors, request.proxied))
             handle(request, writer)
 
         self.listener.application.handle = noting  # type: ignore[method-assign]
@@ -283,12 +283,16 @@ async def test_fast_and_full_parsers_give_equal_responses(options: dict[str, Any
     usual, parsing = Site(HttpServerConnection, **options), Site(Parsing, **options)
     chance = random.Random(7)
     # Some come again, and some with another id: then their heads are known.
-    known = [some_request(chance) for _ in range(30)]
-    known += [one.replace(b"d: 1\r\n", b"d: 5\r\n") for one in known if b"Id: 1\r\n" in one]
+    known_items = [some_request(chance) for _ in range(30)]
+    known_items += [request.replace(b"d: 1\r\n", b"d: 5\r\n") for request in known_items if b"Id: 1\r\n" in request]
     for _ in range(ROUNDS):
-        requests = [chance.choice((*known, some_request(chance))) for _ in range(chance.choice((1, 1, 2, 3)))]
+        requests = [chance.choice((*known_items, some_request(chance))) for _ in range(chance.choice((1, 1, 2, 3)))]
         apart = chance.random() < 0.6
-        pieces = [piece for one in requests for piece in cut(one, chance)] if apart else cut(b"".join(requests), chance)
+        pieces = (
+            [piece for request in requests for piece in cut(request, chance)]
+            if apart
+            else cut(b"".join(requests), chance)
+        )
         peer = chance.choice(("127.0.0.1", "10.0.0.1", "192.0.2.1"))
         assert await usual.hear(peer, pieces) == await parsing.hear(peer, pieces), (peer, pieces)
     assert usual.listener.request_cache and not parsing.listener.head_parser._lines
@@ -298,7 +302,7 @@ async def test_fast_and_full_parsers_give_equal_responses(options: dict[str, Any
 async def test_head_with_another_length_and_a_new_line_is_judged_once(name: bytes) -> None:
     site, judged = Site(HttpServerConnection, max_body_size=100), list[Any]()
     refuse = site.listener.application.precheck
-    site.listener.application.precheck = lambda one: judged.append(one) or refuse(one)  # type: ignore
+    site.listener.application.precheck = lambda item: judged.append(item) or refuse(item)  # type: ignore
     for number in range(5):
         body, line = MESSAGE + b" " * number, name.replace(b"%d", b"%d" % number)
         head = head_of(*USUAL[:2], b"content-length: %d" % len(body), line + b": %d" % number)
@@ -307,5 +311,5 @@ async def test_head_with_another_length_and_a_new_line_is_judged_once(name: byte
         assert request[4][line.lower()] == b"%d" % number and request[4][b"content-length"] == b"%d" % len(body)
     assert len(site.listener.request_cache) == len(judged) == 1
     head = head_of(*USUAL[:2], b"content-length: 200", b"X-Request-Id: 6")
-    said, _, asked = await site.hear("127.0.0.1", [head + b"x" * 200])
-    assert said.startswith(b"HTTP/1.1 413") and not asked
+    message, _, asked = await site.hear("127.0.0.1", [head + b"x" * 200])
+    assert message.startswith(b"HTTP/1.1 413") and not asked

@@ -38,26 +38,26 @@ class Numbers:
                     assert name not in self.kinds, f"{name} has two types"
                     self.kinds[name] = kind
                 continue
-            found = _LINE.fullmatch(line)
-            assert found is not None, line
-            name, labels, value = found.groups()
+            match = _LINE.fullmatch(line)
+            assert match is not None, line
+            name, labels, value = match.groups()
             pairs = frozenset(
-                (one[0], _plain(one[1])) for one in re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels or "")
+                (item[0], _plain(item[1])) for item in re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels or "")
             )
             assert (name, pairs) not in self.samples, f"{line} stands twice"
             self.samples[name, pairs] = float(value)
 
     def get(self, name: str, **labels: str) -> float:
         """The sum of all samples with these labels."""
-        wanted = set(labels.items())
-        return sum(value for (one, pairs), value in self.samples.items() if one == name and wanted <= pairs)
+        result = set(labels.items())
+        return sum(value for (one, pairs), value in self.samples.items() if one == name and result <= pairs)
 
     def series(self, name: str = f"{DURATION}_count") -> list[dict[str, str]]:
         return [dict(pairs) for one, pairs in self.samples if one == name]
 
 
 def _plain(value: str) -> str:
-    return re.sub(r"\\(.)", lambda found: {"n": "\n"}.get(found[1], found[1]), value)
+    return re.sub(r"\\(.)", lambda result: {"n": "\n"}.get(result[1], result[1]), value)
 
 
 async def anything(call: Any) -> Any:
@@ -121,10 +121,10 @@ async def test_metrics_need_the_token(serve: Serve, server: Server) -> None:
 async def test_numbers_of_a_fresh_server_can_be_read(serve: Serve, server: Server) -> None:
     """Prometheus, Exposition formats: also when there is nothing to tell yet."""
     site = await serve(server)
-    found = await numbers(site)
-    assert found.kinds[DURATION] == "histogram"
-    assert found.get("mcp_server_in_flight") == 0
-    assert found.kinds["mcp_server_received_bytes_total"] == "counter"
+    result = await numbers(site)
+    assert result.kinds[DURATION] == "histogram"
+    assert result.get("mcp_server_in_flight") == 0
+    assert result.kinds["mcp_server_received_bytes_total"] == "counter"
 
 
 async def test_calls_are_counted_by_method_tool_and_outcome(serve: Serve, server: Server) -> None:
@@ -140,19 +140,19 @@ async def test_calls_are_counted_by_method_tool_and_outcome(serve: Serve, server
     await site.call("unknown_tool")
     session = await site.initialize("2025-11-25")
     await session.call("echo", {"text": "x"})
-    found = await numbers(site)
+    result = await numbers(site)
     count = f"{DURATION}_count"
     call = "tools/call"
-    assert found.get(count, mcp_method_name="tools/list") == 1
-    assert found.get(count, mcp_method_name=call, gen_ai_tool_name="later") == 1
-    good = [one for one in found.series() if one.get("gen_ai_tool_name") == "echo" and "error_type" not in one]
+    assert result.get(count, mcp_method_name="tools/list") == 1
+    assert result.get(count, mcp_method_name=call, gen_ai_tool_name="later") == 1
+    good = [item for item in result.series() if item.get("gen_ai_tool_name") == "echo" and "error_type" not in item]
     assert len(good) == 1
-    assert found.samples[count, frozenset(good[0].items())] == 4
-    assert found.get(count, gen_ai_tool_name="talk", error_type="tool_error") == 1
-    assert found.get(count, gen_ai_tool_name="echo", error_type="tool_error") == 1
-    assert found.get(count, gen_ai_tool_name="ask", error_type="-32021") == 1
-    assert found.get(count, mcp_method_name=call, error_type="-32602") == 1
-    assert not [one for one in found.series() if one.get("gen_ai_tool_name") == "unknown_tool"]
+    assert result.samples[count, frozenset(good[0].items())] == 4
+    assert result.get(count, gen_ai_tool_name="talk", error_type="tool_error") == 1
+    assert result.get(count, gen_ai_tool_name="echo", error_type="tool_error") == 1
+    assert result.get(count, gen_ai_tool_name="ask", error_type="-32021") == 1
+    assert result.get(count, mcp_method_name=call, error_type="-32602") == 1
+    assert not [item for item in result.series() if item.get("gen_ai_tool_name") == "unknown_tool"]
 
 
 async def test_histogram_adds_up(serve: Serve, server: Server, held: Any) -> None:
@@ -161,9 +161,9 @@ async def test_histogram_adds_up(serve: Serve, server: Server, held: Any) -> Non
     for _ in range(50):
         await site.call("echo", {"text": "x"})
         await site.call("later", {"text": "x"})
-    found = await numbers(site)
+    result = await numbers(site)
     buckets: dict[frozenset[tuple[str, str]], list[tuple[float, float]]] = defaultdict(list)
-    for (name, pairs), value in found.samples.items():
+    for (name, pairs), value in result.samples.items():
         if name == f"{DURATION}_bucket":
             bound = dict(pairs)["le"]
             rest = frozenset(pair for pair in pairs if pair[0] != "le")
@@ -173,7 +173,7 @@ async def test_histogram_adds_up(serve: Serve, server: Server, held: Any) -> Non
         bounds, counts = zip(*sorted(series), strict=True)
         assert bounds[-1] == math.inf
         assert list(counts) == sorted(counts)
-        count, total = found.samples[f"{DURATION}_count", labels], found.samples[f"{DURATION}_sum", labels]
+        count, total = result.samples[f"{DURATION}_count", labels], result.samples[f"{DURATION}_sum", labels]
         assert counts[-1] == count
         each = [after - before for before, after in zip((0, *counts), counts, strict=False)]
         least = sum(number * bound for number, bound in zip(each[1:], bounds[:-1], strict=True))
@@ -249,9 +249,9 @@ async def test_hostile_names_do_not_become_series(serve: Serve, server: Server) 
     for number in range(20):
         await session.call(f"made-up-{number}")
         await session.request(f"made/up/{number}")
-    found = await numbers(site)
-    assert len(found.series()) < 15
-    assert not [one for one in found.series() if "made" in str(one)]
+    result = await numbers(site)
+    assert len(result.series()) < 15
+    assert not [item for item in result.series() if "made" in str(item)]
 
 
 async def test_metric_label_values_are_escaped(serve: Serve, server: Server) -> None:
@@ -260,8 +260,8 @@ async def test_metric_label_values_are_escaped(serve: Serve, server: Server) -> 
     site = await serve(server)
     strange = 'quote" back\\slash'
     await site.call(strange, headers={"mcp-name": strange})
-    found = await numbers(site)
-    assert [one for one in found.series() if one.get("gen_ai_tool_name") == strange]
+    result = await numbers(site)
+    assert [item for item in result.series() if item.get("gen_ai_tool_name") == strange]
 
 
 async def test_mounted_handler_that_takes_any_name_does_not_fill_the_series(serve: Serve, server: Server) -> None:
@@ -272,6 +272,6 @@ async def test_mounted_handler_that_takes_any_name_does_not_fill_the_series(serv
     for number in range(2500):
         raw.send(site.modern_bytes("tools/call", {"name": f"any-{number}", "arguments": {}}))
         await raw.response()
-    found = await numbers(site)
-    assert len(found.series()) <= 2010
-    assert found.get(f"{DURATION}_count") == 2500
+    result = await numbers(site)
+    assert len(result.series()) <= 2010
+    assert result.get(f"{DURATION}_count") == 2500

@@ -47,8 +47,8 @@ async def opened(site: Any, headers: Any = None, **options: Any) -> Old:
 async def initialized(site: Any, capabilities: Any = None) -> Old:
     old = await opened(site)
     params = {"protocolVersion": R1, "capabilities": capabilities or {}, "clientInfo": {"name": "t", "version": "1"}}
-    said = await old.request("initialize", params, id=0)
-    assert said["result"]["protocolVersion"] == R1
+    response = await old.request("initialize", params, id=0)
+    assert response["result"]["protocolVersion"] == R1
     assert (await old.post({"jsonrpc": "2.0", "method": "notifications/initialized"})).status == 202
     return old
 
@@ -96,7 +96,7 @@ async def test_revision_is_respected(serve: Serve, server: Server) -> None:
     site = await serve(server, sse=True)
     old = await initialized(site)
     tools = (await old.request("tools/list"))["result"]["tools"]
-    assert all("outputSchema" not in one and "title" not in one for one in tools)
+    assert all("outputSchema" not in tool and "title" not in tool for tool in tools)
 
 
 async def test_progress_and_server_requests_use_the_sse_stream(serve: Serve, server: Server) -> None:
@@ -104,8 +104,8 @@ async def test_progress_and_server_requests_use_the_sse_stream(serve: Serve, ser
     site = await serve(server, sse=True)
     old = await initialized(site, {"sampling": {}})
     params = {"name": "talk", "arguments": {"count": 2}, "_meta": {"progressToken": 5}}
-    said = [await old.request("tools/call", params), await old.stream.message(), await old.stream.message()]
-    assert [one.get("method") for one in said] == ["notifications/progress", "notifications/progress", None]
+    messages = [await old.request("tools/call", params), await old.stream.message(), await old.stream.message()]
+    assert [item.get("method") for item in messages] == ["notifications/progress", "notifications/progress", None]
     question = await old.call("sample", id=2)
     assert question["method"] == "sampling/createMessage"
     result = {"role": "assistant", "content": {"type": "text", "text": "sampled"}, "model": "m"}
@@ -117,8 +117,8 @@ async def test_changes_are_reported(serve: Serve, server: Server) -> None:
     """2024-11-05, server/tools: list_changed comes unasked."""
     site = await serve(server, sse=True)
     old = await initialized(site)
-    said = [await old.call("grow", {"name": "grown"}), await old.stream.message()]
-    assert "notifications/tools/list_changed" in [one.get("method") for one in said]
+    messages = [await old.call("grow", {"name": "grown"}), await old.stream.message()]
+    assert "notifications/tools/list_changed" in [item.get("method") for item in messages]
 
 
 @pytest.mark.requirement("jsonrpc.parse-error")

@@ -61,7 +61,7 @@ async def test_notifications_of_a_finished_call_are_not_in_the_next_response(str
         assert response["content-type"] == ("text/event-stream" if streams else "application/json")
         messages = response.messages
         assert messages[-1]["id"] == number
-        assert {one["params"]["progressToken"] for one in messages[:-1]} <= {f"{tool}-token"}
+        assert {message["params"]["progressToken"] for message in messages[:-1]} <= {f"{tool}-token"}
         assert len(messages) == (2 if streams else 1)
 
 

@@ -49,7 +49,7 @@ def chunked(data: bytes, body: bytes, size: int = 10, ending: bytes = b"0\r\n\r\
     head = data.partition(b"\r\n\r\n")[0]
     lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"content-length")]
     chunks = [body[at : at + size] for at in range(0, len(body), size)]
-    framed = b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in chunks)
+    framed = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
     return b"\r\n".join([*lines, b"Transfer-Encoding: chunked", b"", b""]) + framed + ending
 
 
@@ -95,10 +95,10 @@ async def test_cached_head_does_not_imply_a_cached_body(serve: Serve, server: Se
     """docs/decisions/http-server.md: a head that was read before is not read again; its body always is."""
     site = await serve(server)
     raw, other = await site.connect(), await site.connect()
-    for one in (raw, other, raw):
+    for item in (raw, other, raw):
         for text in ("aaaa", "bbbb", "cccc"):
-            one.send(calling(site, "echo", {"text": text}))
-            assert text_of(await one.response()) == text
+            item.send(calling(site, "echo", {"text": text}))
+            assert text_of(await item.response()) == text
     wrong = calling(site, "echo", {"text": "aaaa"}).replace(b'"echo"', b'"grow"')
     raw.send(wrong)
     assert (await raw.response()).error == (400, -32020)
@@ -267,8 +267,8 @@ async def test_slow_body_is_408(serve: Serve, server: Server) -> None:
     trickle = [asyncio.ensure_future(_trickle(whole, b" ")), asyncio.ensure_future(_trickle(chunks, b"1\r\n \r\n"))]
     for raw in (whole, chunks):
         assert (await raw.response()).status == 408
-    for one in trickle:
-        one.cancel()
+    for item in trickle:
+        item.cancel()
 
 
 @pytest.mark.usefixtures("short_ticks")
@@ -568,7 +568,7 @@ async def test_method_that_is_not_offered_is_405(serve: Serve, server: Server, m
     assert response.status == 405
     assert response["allow"] == "GET"
     at_endpoint = await site.request("PUT", "/mcp")
-    assert {one.strip() for one in at_endpoint["allow"].split(",")} >= {"GET", "POST", "DELETE"}
+    assert {item.strip() for item in at_endpoint["allow"].split(",")} >= {"GET", "POST", "DELETE"}
 
 
 @pytest.mark.parametrize("line", ["FOO /health HTTP/1.1", "get /health HTTP/1.1", "CONNECT localhost:80 HTTP/1.1"])
@@ -819,7 +819,7 @@ async def test_trailers_are_no_headers(
     site = await serve(server, token="right", trusted_proxies=["127.0.0.1"])
     data = calling(site, "echo", {"text": "x"}, headers={"authorization": "Bearer right"})
     head, _, body = data.partition(b"\r\n\r\n")
-    lines = b"\r\n".join(one for one in head.split(b"\r\n") if not one.lower().startswith(missing))
+    lines = b"\r\n".join(item for item in head.split(b"\r\n") if not item.lower().startswith(missing))
     raw = await site.connect()
     raw.send(chunked(lines + b"\r\n\r\n", body, 50, b"0\r\n" + trailer + b"\r\n\r\n"))
     response = await raw.response()
@@ -885,9 +885,9 @@ async def test_no_bytes_make_it_hang_or_fail(
             raw.send(piece)
             await asyncio.sleep(0)
         raw.half_close()
-    said = await raw.rest()
-    assert said == b"" or said.startswith(b"HTTP/1.1 ")
-    assert not [one for one in caplog.records if one.levelno >= logging.ERROR or one.name == "portico"]
+    result = await raw.rest()
+    assert result == b"" or result.startswith(b"HTTP/1.1 ")
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR or record.name == "portico"]
     await site.end()
 
 
@@ -918,9 +918,9 @@ async def test_log_messages_for_a_slow_reader_are_dropped(serve: Serve, server: 
     raw.send(calling(site, "shout", {"count": 600, "size": 50_000}, meta={"logLevel": "debug"}))
     assert await site.most_unread(held.shouted) <= 2 * MAX_UNREAD_BYTES
     raw.writer.transport.resume_reading()
-    said = (await raw.response()).messages
-    assert len(said) < 600
-    assert said[-1]["result"]["content"][0]["text"] == "shouted"
+    message = (await raw.response()).messages
+    assert len(message) < 600
+    assert message[-1]["result"]["content"][0]["text"] == "shouted"
 
 
 async def test_body_that_waits_for_its_reader_is_slowed_down(serve: Serve, server: Server, wait_until: Any) -> None:
@@ -941,8 +941,8 @@ async def test_slow_listener_is_disconnected(serve: Serve, server: Server, wait_
     site = await serve(server)
     raw = await site.connect(receive_buffer=4096)
     uri = "note://" + "x" * 8000
-    wanted = {"notifications": {"resourceSubscriptions": [uri]}}
-    raw.send(site.modern_bytes("subscriptions/listen", wanted))
+    expected = {"notifications": {"resourceSubscriptions": [uri]}}
+    raw.send(site.modern_bytes("subscriptions/listen", expected))
     await raw.read_head()
     await raw.message()
     raw.writer.transport.pause_reading()
@@ -1064,7 +1064,7 @@ async def test_listener_supports_tls(
     await held.has_started()
     await raw.close()
     await held.was_cancelled(within=4)
-    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 async def test_plain_http_to_tls_is_closed(

@@ -106,11 +106,11 @@ class Streams:
                 self.sockets.append(sock)
                 await loop.sock_connect(sock, ("127.0.0.1", self.port))
                 await loop.sock_sendall(sock, request(place))
-                said = b""
-                while mark not in said:
+                message = b""
+                while mark not in message:
                     more = await loop.sock_recv(sock, 4096)
-                    assert more, said
-                    said += more
+                    assert more, message
+                    message += more
 
         await asyncio.gather(*(one(place) for place in range(number)))
 
@@ -140,8 +140,8 @@ def streams(child: Child) -> Iterator[Streams]:
 async def test_thousands_of_listen_streams_are_no_trouble(child: Child, streams: Streams, files: int) -> None:
     """Thousands of idle streams; a bounded price for each; calls go on; all of them are told."""
     site = child.site
-    wanted = {"notifications": {"resourceSubscriptions": ["note://a"]}}
-    data = site.modern_bytes("subscriptions/listen", wanted)
+    expected = {"notifications": {"resourceSubscriptions": ["note://a"]}}
+    data = site.modern_bytes("subscriptions/listen", expected)
     await streams.open(100, lambda _: data, b"acknowledged")
     before = child.resident
     await streams.open(files - 100, lambda _: data, b"acknowledged")
@@ -241,14 +241,14 @@ async def test_sessions_that_end_leave_nothing_behind(child: Child) -> None:
     params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
     hello = json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}).encode()
     call = {"name": "later", "arguments": {"text": "x" * 1000}, "_meta": {"progressToken": 1}}
-    asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).encode()
+    result = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}).encode()
     kind = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
 
     async def sessions(number: int) -> None:
         for _ in range(number):
             raw.send(site.bytes("POST", "/mcp", kind, hello))
             own = {"mcp-session-id": (await raw.response())["mcp-session-id"]}
-            raw.send(site.bytes("POST", "/mcp", {**kind, **own}, asked))
+            raw.send(site.bytes("POST", "/mcp", {**kind, **own}, result))
             assert (await raw.response()).status == 200
             raw.send(site.bytes("DELETE", "/mcp", own))
             assert (await raw.response()).status == 204

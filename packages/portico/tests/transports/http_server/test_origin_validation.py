@@ -351,9 +351,9 @@ async def test_allowed_origin_may_send_preflight(serve: Serve, server: Server) -
     response = await site.request("OPTIONS", "/mcp", {**PREFLIGHT, "authorization": None})
     assert response.status in (200, 204)
     assert response["access-control-allow-origin"] == "http://localhost:3000"
-    allowed = {one.strip() for one in response["access-control-allow-methods"].split(",")}
+    allowed = {item.strip() for item in response["access-control-allow-methods"].split(",")}
     assert {"GET", "POST", "DELETE"} <= allowed
-    headers = {one.strip().lower() for one in response["access-control-allow-headers"].split(",")}
+    headers = {item.strip().lower() for item in response["access-control-allow-headers"].split(",")}
     assert headers >= {"content-type", "mcp-method", "mcp-name", "mcp-protocol-version", "authorization"}
     assert "origin" in response["vary"].lower()
 
@@ -387,7 +387,7 @@ async def test_allowed_origin_can_read_responses(serve: Serve, server: Server) -
     ):
         assert response["access-control-allow-origin"] == "http://localhost:3000", response
         assert "origin" in response["vary"].lower()
-    exposed = {one.strip().lower() for one in session.response["access-control-expose-headers"].split(",")}
+    exposed = {item.strip().lower() for item in session.response["access-control-expose-headers"].split(",")}
     assert "mcp-session-id" in exposed
     assert "access-control-allow-origin" not in await site.call("echo", {"text": "x"})
 

@@ -102,7 +102,7 @@ async def test_initialize_cannot_be_in_a_batch(serve: Serve, server: Server) -> 
     assert "mcp-session-id" not in refused
     session = await site.initialize(R2)
     inside = await session.post([initialize(R2), PING])
-    answers = {one.get("id"): one for one in inside.json}
+    answers = {item.get("id"): item for item in inside.json}
     assert answers[0]["error"]["code"] == -32600
     assert answers[9]["result"] == {}
 
@@ -165,7 +165,9 @@ async def test_session_id_is_visible_ascii_and_cannot_be_guessed(serve: Serve, s
     assert len(set(ids)) == 50
     assert min(map(len, ids)) >= 22
     # No two have more in common than chance gives them.
-    shared = max(sum(a == b for a, b in zip(one, other, strict=True)) for one in ids for other in ids if one != other)
+    shared = max(
+        sum(a == b for a, b in zip(item, other, strict=True)) for item in ids for other in ids if item != other
+    )
     assert shared < len(ids[0]) // 2
 
 
@@ -251,14 +253,14 @@ async def test_session_of_another_principal_is_not_found(serve: Serve, server: S
 async def test_sessions_are_isolated(serve: Serve, server: Server) -> None:
     """basic/transports: a session is one client's; ids of requests are only unique inside one."""
     site = await serve(server)
-    one, other = await site.initialize(R4, ELICIT), await site.initialize(R4)
-    asked = await one.open_call("ask", id=1)
-    question = await asked.message()
+    item, other = await site.initialize(R4, ELICIT), await site.initialize(R4)
+    response = await item.open_call("ask", id=1)
+    question = await response.message()
     answer = {"action": "accept", "content": {"value": "hijacked"}}
     await other.post({"jsonrpc": "2.0", "id": question["id"], "result": answer})
     assert text_of((await other.call("echo", {"text": "mine"}, id=1)).json) == "mine"
-    await one.post({"jsonrpc": "2.0", "id": question["id"], "result": answer | {"content": {"value": "ada"}}})
-    assert text_of(await asked.message()) == "ada"
+    await item.post({"jsonrpc": "2.0", "id": question["id"], "result": answer | {"content": {"value": "ada"}}})
+    assert text_of(await response.message()) == "ada"
 
 
 async def test_initialize_inside_a_session_begins_another(serve: Serve, server: Server) -> None:
@@ -462,7 +464,7 @@ async def test_request_is_answered_with_json_or_events(serve: Serve, server: Ser
     session = await site.initialize(revision)
     assert text_of((await session.call("echo", {"text": "hi"})).json) == "hi"
     stream = await session.call("talk", {"count": 2}, meta={"progressToken": 1})
-    assert [one.get("method") for one in stream.messages] == [*["notifications/progress"] * 2, None]
+    assert [message.get("method") for message in stream.messages] == [*["notifications/progress"] * 2, None]
     assert stream.messages[-1]["id"] == 1
 
 
@@ -510,7 +512,7 @@ async def test_batch_is_answered_with_json(serve: Serve, server: Server) -> None
     note = {"jsonrpc": "2.0", "method": "notifications/unknown"}
     response = await session.post([PING, note, call("echo", {"text": "a"}), call("later", {"text": "b"}, id="two")])
     assert response.status == 200
-    answers = {one["id"]: one["result"] for one in response.json}
+    answers = {item["id"]: item["result"] for item in response.json}
     assert set(answers) == {9, 1, "two"}
     assert answers["two"]["content"][0]["text"] == "b"
 
@@ -520,10 +522,10 @@ async def test_batch_is_answered_with_events(serve: Serve, server: Server) -> No
     site = await serve(server)
     session = await site.initialize(R2)
     batch = [PING, call("talk", {"count": 2}, meta={"progressToken": 1}), call("later", {"text": "b"}, id="two")]
-    said = (await session.post(batch)).messages
-    flat = [one for message in said for one in (message if isinstance(message, list) else [message])]
-    assert sorted(str(one["id"]) for one in flat if "id" in one) == ["1", "9", "two"]
-    assert [one["method"] for one in flat if "method" in one] == ["notifications/progress"] * 2
+    response = (await session.post(batch)).messages
+    flat = [item for message in response for item in (message if isinstance(message, list) else [message])]
+    assert sorted(str(item["id"]) for item in flat if "id" in item) == ["1", "9", "two"]
+    assert [item["method"] for item in flat if "method" in item] == ["notifications/progress"] * 2
 
 
 @pytest.mark.requirement("batch.notifications-only")
@@ -545,11 +547,11 @@ async def test_responses_may_be_in_a_batch(serve: Serve, server: Server) -> None
     site = await serve(server)
     session = await site.initialize(R2, {"sampling": {}})
     streams = [await session.open_call("sample", id=number) for number in (1, 2)]
-    questions = [await one.message() for one in streams]
+    questions = [await item.message() for item in streams]
     result = {"role": "assistant", "content": {"type": "text", "text": "sampled"}, "model": "m"}
-    answers = [{"jsonrpc": "2.0", "id": one["id"], "result": result} for one in questions]
+    answers = [{"jsonrpc": "2.0", "id": item["id"], "result": result} for item in questions]
     assert (await session.post(answers)).status == 202
-    assert [text_of(await one.message()) for one in streams] == ["sampled", "sampled"]
+    assert [text_of(await item.message()) for item in streams] == ["sampled", "sampled"]
 
 
 @pytest.mark.requirement("batch.members")
@@ -558,8 +560,8 @@ async def test_one_bad_member_does_not_spoil_a_batch(serve: Serve, server: Serve
     site = await serve(server)
     session = await site.initialize(R2)
     response = await session.post([PING, 1, {"jsonrpc": "1.0", "id": 3, "method": "ping"}])
-    assert [one["id"] for one in response.json if "result" in one] == [9]
-    assert [one["error"]["code"] for one in response.json if "error" in one] == [-32600, -32600]
+    assert [item["id"] for item in response.json if "result" in item] == [9]
+    assert [item["error"]["code"] for item in response.json if "error" in item] == [-32600, -32600]
 
 
 @pytest.mark.requirement("batch.members")
@@ -593,7 +595,7 @@ async def test_cancelled_member_is_left_out_of_a_batch(serve: Serve, server: Ser
     await held.has_started()
     await session.notify("notifications/cancelled", {"requestId": "held"})
     response = await running.response()
-    assert [one["id"] for one in response.json] == [9]
+    assert [item["id"] for item in response.json] == [9]
 
 
 # Questions
@@ -606,8 +608,8 @@ async def test_server_request_is_sent_on_the_stream_of_its_call(serve: Serve, se
     site = await serve(server)
     session = await site.initialize(revision, ELICIT)
     aside = await session.get()
-    one, other = await session.open_call("ask", id=1), await session.open_call("ask", id=2)
-    questions = [await one.message(), await other.message()]
+    item, other = await session.open_call("ask", id=1), await session.open_call("ask", id=2)
+    questions = [await item.message(), await other.message()]
     assert {question["method"] for question in questions} == {"elicitation/create"}
     assert questions[0]["id"] != questions[1]["id"]
     # Answered the other way round: each finds the call that asked.
@@ -615,9 +617,9 @@ async def test_server_request_is_sent_on_the_stream_of_its_call(serve: Serve, se
         answer = {"action": "accept", "content": {"value": value}}
         accepted = await session.post({"jsonrpc": "2.0", "id": question["id"], "result": answer})
         assert (accepted.status, accepted.body) == (202, b"")
-    assert text_of(await one.message()) == "first"
+    assert text_of(await item.message()) == "first"
     assert text_of(await other.message()) == "second"
-    assert await one.event() is None
+    assert await item.event() is None
     # None of that was said on the GET stream.
     await session.call("grow", {"name": "grown"})
     assert (await aside.message())["method"] == "notifications/tools/list_changed"
@@ -628,10 +630,10 @@ async def test_rejected_question_is_the_tools_failure(serve: Serve, server: Serv
     """2025-11-25, client/elicitation: a client may answer with an error."""
     site = await serve(server)
     session = await site.initialize(R4, ELICIT)
-    asked = await session.open_call("ask")
-    question = await asked.message()
+    response = await session.open_call("ask")
+    question = await response.message()
     await session.post({"jsonrpc": "2.0", "id": question["id"], "error": {"code": -1, "message": "No."}})
-    assert (await asked.message())["result"]["isError"] is True
+    assert (await response.message())["result"]["isError"] is True
 
 
 @pytest.mark.requirement("lifecycle.negotiated-capabilities")
@@ -670,16 +672,16 @@ async def test_cancelled_call_cancels_its_server_request(serve: Serve, server: S
     site = await serve(server)
     session = await site.initialize(R4, ELICIT)
     aside = await session.get()
-    asked = await session.open_call("ask", id="a")
-    question = await asked.message()
+    response = await session.open_call("ask", id="a")
+    question = await response.message()
     await session.notify("notifications/cancelled", {"requestId": "a"})
-    said = []
-    while (event := await asked.event()) is not None:
-        said.append(event.json)
-    if not said:
-        said.append(await aside.message())
-    assert said[0]["method"] == "notifications/cancelled"
-    assert said[0]["params"]["requestId"] == question["id"]
+    messages = []
+    while (event := await response.event()) is not None:
+        messages.append(event.json)
+    if not messages:
+        messages.append(await aside.message())
+    assert messages[0]["method"] == "notifications/cancelled"
+    assert messages[0]["params"]["requestId"] == question["id"]
 
 
 # The GET stream
@@ -757,7 +759,7 @@ async def test_message_is_sent_on_one_stream_only(serve: Serve, server: Server, 
         while (event := await stream.event()) is not None:
             if event.data:
                 seen.append(event.json)
-    assert sum(one.get("method") == "notifications/tools/list_changed" for one in seen) == 1
+    assert sum(item.get("method") == "notifications/tools/list_changed" for item in seen) == 1
 
 
 @pytest.mark.requirement("progress.own-stream")
@@ -770,7 +772,7 @@ async def test_call_notifications_use_the_stream_of_the_call(serve: Serve, serve
     )
     for number, response in enumerate(responses):
         *progress, last = response.messages
-        assert {one["params"]["progressToken"] for one in progress} == {f"t{number}"}
+        assert {item["params"]["progressToken"] for item in progress} == {f"t{number}"}
         assert last["id"] == number
 
 
@@ -814,8 +816,8 @@ async def test_older_clients_are_not_primed(serve: Serve, server: Server, revisi
     """Clients before 2025-11-25 choke on an event without data."""
     site = await serve(server)
     session = await site.initialize(revision)
-    said = await session.call("talk", {"count": 2}, meta={"progressToken": 1})
-    assert all(one.data and one.retry is None for one in said.events)
+    response = await session.call("talk", {"count": 2}, meta={"progressToken": 1})
+    assert all(event.data and event.retry is None for event in response.events)
     stream = await session.get()
     await session.call("grow", {"name": "grown"})
     first = await stream.event()
@@ -834,8 +836,8 @@ async def test_event_ids_are_unique_in_a_session(serve: Serve, server: Server, r
     stream = await session.get()
     ids = []
     for number in range(4):
-        said = await session.call("talk", {"count": 3}, id=number, meta={"progressToken": number})
-        ids += [one.id for one in said.events]
+        response = await session.call("talk", {"count": 3}, id=number, meta={"progressToken": number})
+        ids += [one.id for one in response.events]
         await session.call("grow", {"name": f"grown{number}"})
         while not (event := await stream.event()).data:
             ids.append(event.id)
@@ -869,17 +871,17 @@ async def test_lost_stream_is_resumed_where_it_was(serve: Serve, server: Server,
     """basic/transports, Resumability: Last-Event-ID on a GET replays what came after it, on that stream alone."""
     site = await serve(server)
     session = await site.initialize(revision)
-    said = await session.call("talk", {"count": 5}, id="a", meta={"progressToken": 1})
+    response = await session.call("talk", {"count": 5}, id="a", meta={"progressToken": 1})
     await session.call("talk", {"count": 5}, id="b", meta={"progressToken": 2})
     await session.call("grow", {"name": "grown"})
-    events = [one for one in said.events if one.data]
+    events = [item for item in response.events if item.data]
     for place, event in enumerate(events):
         stream = await session.get(event.id)
         replayed = []
-        while (one := await stream.event()) is not None:
-            replayed.append(one)
-        assert [one.data for one in replayed if one.data] == [one.data for one in events[place + 1 :]]
-        assert [one.id for one in replayed if one.data] == [one.id for one in events[place + 1 :]]
+        while (item := await stream.event()) is not None:
+            replayed.append(item)
+        assert [item.data for item in replayed if item.data] == [item.data for item in events[place + 1 :]]
+        assert [item.id for item in replayed if item.data] == [item.id for item in events[place + 1 :]]
 
 
 @pytest.mark.requirement("sessions.resumed")
@@ -954,9 +956,9 @@ async def test_reopened_get_stream_repeats_no_event(serve: Serve, server: Server
     site.exchange.send_keep_alives()
     await again.until_comment()
     events = []
-    while len([one for one in events if one.data]) < 1 or again.has_events:
+    while len([event for event in events if event.data]) < 1 or again.has_events:
         events.append(await again.event())
-    assert len([one for one in events if one.data]) == 1
+    assert len([event for event in events if event.data]) == 1
 
 
 @pytest.mark.requirement("sessions.let-go")
@@ -993,13 +995,13 @@ async def test_store_of_events_is_bounded(serve: Serve, server: Server, monkeypa
     monkeypatch.setattr(keeping, "MAX_REPLAY_EVENTS", 10)
     site = await serve(server)
     session = await site.initialize(R4)
-    said = await session.call("talk", {"count": 30}, meta={"progressToken": 1})
-    events = [one for one in said.events if one.data]
+    response = await session.call("talk", {"count": 30}, meta={"progressToken": 1})
+    events = [item for item in response.events if item.data]
     stream = await session.get(events[0].id)
     replayed = []
-    while (one := await stream.event()) is not None:
-        replayed += [one] if one.data else []
-    assert [one.id for one in replayed] == [one.id for one in events[-10:]]
+    while (item := await stream.event()) is not None:
+        replayed += [item] if item.data else []
+    assert [item.id for item in replayed] == [item.id for item in events[-10:]]
 
 
 async def test_store_of_events_is_bounded_in_bytes(serve: Serve, server: Server) -> None:
@@ -1028,9 +1030,9 @@ async def test_unknown_event_id_is_ignored(serve: Serve, server: Server, last: s
 async def test_event_id_of_another_session_replays_nothing(serve: Serve, server: Server) -> None:
     """Events belong to the session: the id of somebody else's is not a way to them."""
     site = await serve(server)
-    one, other = await site.initialize(R3), await site.initialize(R3)
-    said = await one.call("talk", {"count": 3}, meta={"progressToken": "secret"})
-    stream = await other.get(said.events[0].id)
+    item, other = await site.initialize(R3), await site.initialize(R3)
+    response = await item.call("talk", {"count": 3}, meta={"progressToken": "secret"})
+    stream = await other.get(response.events[0].id)
     await other.delete()
     assert await stream.event() is None
 
@@ -1050,10 +1052,10 @@ async def test_cancelled_call_is_stopped_and_not_answered(
     await held.has_started()
     assert (await session.notify("notifications/cancelled", {"requestId": "x"})).status == 202
     await held.was_cancelled()
-    said = []
+    messages = []
     while (event := await stream.event()) is not None:
-        said += [event.json] if event.data else []
-    assert [one.get("method") for one in said] == ["notifications/progress"]
+        messages += [event.json] if event.data else []
+    assert [item.get("method") for item in messages] == ["notifications/progress"]
 
 
 @every
@@ -1106,8 +1108,8 @@ async def test_log_level_belongs_to_the_session(serve: Serve, server: Server) ->
     loud, still = await site.initialize(R4), await site.initialize(R4)
     await loud.request("logging/setLevel", {"level": "debug"})
     await still.request("logging/setLevel", {"level": "error"})
-    said = await loud.call("shout", {"count": 2, "size": 1})
-    assert [one["method"] for one in said.messages[:-1]] == ["notifications/message"] * 2
+    response = await loud.call("shout", {"count": 2, "size": 1})
+    assert [message["method"] for message in response.messages[:-1]] == ["notifications/message"] * 2
     assert (await still.call("shout", {"count": 2, "size": 1}))["content-type"] == "application/json"
 
 
@@ -1118,8 +1120,8 @@ async def test_client_that_does_not_accept_sse_gets_json_on_the_post(
     site = await serve(server)
     session = await site.initialize(R4)
     stream = await session.get()
-    asked = call("shout", {"count": 1, "size": 1})
-    said = await (await session.send(asked, headers={"accept": accept})).response()
+    response = call("shout", {"count": 1, "size": 1})
+    said = await (await session.send(response, headers={"accept": accept})).response()
     assert said["content-type"] == "application/json"
     assert said.json["result"]
     assert (await stream.message())["method"] == "notifications/message"
@@ -1153,8 +1155,8 @@ async def test_body_that_waits_for_its_reader_is_slowed_down(serve: Serve, serve
     """
     site = await serve(server)
     session = await site.initialize(revision)
-    said = await session.call("talk", {"count": 200, "size": 100_000}, meta={"progressToken": 1})
-    assert len(said.messages) == 201
+    response = await session.call("talk", {"count": 200, "size": 100_000}, meta={"progressToken": 1})
+    assert len(response.messages) == 201
 
 
 async def test_slow_reader_loses_only_its_connection(serve: Serve, server: Server, held: Any) -> None:
@@ -1170,9 +1172,9 @@ async def test_slow_reader_loses_only_its_connection(serve: Serve, server: Serve
     raw.writer.transport.pause_reading()
     assert await site.most_unread(held.shouted) <= 2 * MAX_UNREAD_BYTES
     again = await session.get(first.id)
-    while "result" not in (said := await again.message()):
+    while "result" not in (result := await again.message()):
         pass
-    assert text_of(said) == "shouted"
+    assert text_of(result) == "shouted"
 
 
 # What is said while no stream is open
@@ -1212,8 +1214,8 @@ async def test_change_before_the_first_stream_is_reported_on_it_once(
         server.remove("new")
         await site.turn(3)
     stream = await session.get()
-    said = [await stream.message(), await stream.message()]
-    assert {one["method"] for one in said} == {
+    messages = [await stream.message(), await stream.message()]
+    assert {item["method"] for item in messages} == {
         "notifications/resources/updated",
         "notifications/tools/list_changed",
     }
@@ -1379,5 +1381,5 @@ async def test_parse_error_has_id_null_up_to_2025_06_18(serve: Serve, server: Se
     site = await serve(server)
     for revision in (R2, R3):
         opened = await site.post(initialize(revision))
-        said = (await site.post(b"{", {"mcp-session-id": opened["mcp-session-id"]})).json
-        assert (said["id"], said["error"]["code"]) == (None, -32700)
+        data = (await site.post(b"{", {"mcp-session-id": opened["mcp-session-id"]})).json
+        assert (data["id"], data["error"]["code"]) == (None, -32700)

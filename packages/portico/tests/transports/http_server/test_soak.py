@@ -125,11 +125,11 @@ class Caller:
         self._raw: Raw | None = None
 
     async def run(self, calls: int) -> None:
-        for one in range(calls):
-            kind = KINDS[(self.number + one) % len(KINDS)]
+        for item in range(calls):
+            kind = KINDS[(self.number + item) % len(KINDS)]
             if self._raw is None:
                 self._raw = await self.site.connect()
-            id = self.number * 1_000_000 + one
+            id = self.number * 1_000_000 + item
             self._raw.send(self._request(kind, id))
             await (self._leave(self._raw, id) if kind in LEFT else self._hear(self._raw, kind, id))
             self.answered[kind] += 1
@@ -148,7 +148,7 @@ class Caller:
         *notices, answer = response.messages
         assert answer["id"] == id
         assert answer["result"]["isError"] == (kind == "overdue")
-        assert all(_about(one) == f"<{id}>" for one in notices)
+        assert all(_about(notice) == f"<{id}>" for notice in notices)
         _only(id, response.body)
         if kind == "talk":
             assert len(notices) == 6

@@ -134,8 +134,8 @@ async def test_request_is_judged_in_the_order_of_the_ladder(
 async def test_error_has_the_request_id_if_known(serve: Serve, server: Server) -> None:
     """JSON-RPC 2.0, section 5: an id that could not be read is left out, never null."""
     site = await serve(server)
-    known = await site.request_stateless("tools/list", id="seven", meta={"clientCapabilities": None})
-    assert known.json["id"] == "seven"
+    response = await site.request_stateless("tools/list", id="seven", meta={"clientCapabilities": None})
+    assert response.json["id"] == "seven"
     fields = {"content-type": "application/json", "mcp-protocol-version": "2026-07-28"}
     unknown = await site.request("POST", "/mcp", fields, b"{")
     assert "id" not in unknown.json
@@ -418,8 +418,8 @@ async def test_parameter_in_a_header_that_disagrees_is_a_mismatch(
 async def test_body_is_executed(serve: Serve, routed: Server) -> None:
     """The body is the source of truth."""
     site = await serve(routed)
-    said = await site.call("all_kinds", {"count": 42}, headers={"Mcp-Param-Count": "42.0"})
-    assert said.json["result"]["content"][0]["text"] == '{"count": 42}'
+    response = await site.call("all_kinds", {"count": 42}, headers={"Mcp-Param-Count": "42.0"})
+    assert response.json["result"]["content"][0]["text"] == '{"count": 42}'
 
 
 # Answers
@@ -472,8 +472,11 @@ async def test_response_is_an_event_stream_after_a_message(serve: Serve, server:
     site = await serve(server)
     response = await site.call("talk", {"count": 3}, meta={"progressToken": "t"})
     assert response.status == 200
-    assert [one.get("method", "response") for one in response.messages] == [*["notifications/progress"] * 3, "response"]
-    assert [one["params"]["progress"] for one in response.messages[:-1]] == [1, 2, 3]
+    assert [message.get("method", "response") for message in response.messages] == [
+        *["notifications/progress"] * 3,
+        "response",
+    ]
+    assert [message["params"]["progress"] for message in response.messages[:-1]] == [1, 2, 3]
     assert response.messages[-1]["result"]["content"][0]["text"] == "said"
 
 
@@ -491,7 +494,7 @@ async def test_events_have_no_ids_that_promise_resumption(serve: Serve, server: 
     """SSE ids and Last-Event-ID are not supported on 2026-07-28."""
     site = await serve(server)
     response = await site.call("talk", {"count": 2}, meta={"progressToken": "t"})
-    assert all(one.id is None and one.retry is None for one in response.events)
+    assert all(event.id is None and event.retry is None for event in response.events)
 
 
 @pytest.mark.requirement("progress.only-with-token", "logging.per-request")
@@ -500,8 +503,8 @@ async def test_logs_and_progress_are_sent_only_if_requested(serve: Serve, server
     site = await serve(server)
     assert (await site.call("talk", {"count": 3})).json["result"]
     assert (await site.call("shout", {"count": 3, "size": 1})).json["result"]
-    asked = await site.call("shout", {"count": 3, "size": 1}, meta={"logLevel": "info"})
-    assert len(asked.messages) == 4
+    response = await site.call("shout", {"count": 3, "size": 1}, meta={"logLevel": "info"})
+    assert len(response.messages) == 4
     above = await site.call("shout", {"count": 3, "size": 1}, meta={"logLevel": "error"})
     assert len(above.messages) == 1
 
@@ -509,9 +512,9 @@ async def test_logs_and_progress_are_sent_only_if_requested(serve: Serve, server
 @pytest.mark.parametrize("accept", [None, "*/*", "application/json"])
 async def test_client_that_does_not_accept_sse_gets_json(serve: Serve, server: Server, accept: str | None) -> None:
     site = await serve(server)
-    said = await site.call("shout", {"count": 2, "size": 1}, meta={"logLevel": "info"}, headers={"accept": accept})
-    assert said["content-type"] == "application/json"
-    assert said.json["result"]
+    response = await site.call("shout", {"count": 2, "size": 1}, meta={"logLevel": "info"}, headers={"accept": accept})
+    assert response["content-type"] == "application/json"
+    assert response.json["result"]
 
 
 async def test_error_after_the_first_event_travels_in_the_stream(serve: Serve, server: Server) -> None:
@@ -535,11 +538,11 @@ async def test_question_is_a_result(serve: Serve, server: Server) -> None:
     """2026-07-28, basic/patterns/mrtr: no request to the client ever; the retry has the answers."""
     site = await serve(server)
     meta = {"clientCapabilities": {"elicitation": {}}}
-    asked = (await site.call("ask", meta=meta)).json["result"]
-    assert asked["resultType"] == "input_required"
-    (key,) = asked["inputRequests"]
+    response = (await site.call("ask", meta=meta)).json["result"]
+    assert response["resultType"] == "input_required"
+    (key,) = response["inputRequests"]
     answer = {key: {"action": "accept", "content": {"value": "blue"}}}
-    retry = {"name": "ask", "arguments": {}, "inputResponses": answer, "requestState": asked["requestState"]}
+    retry = {"name": "ask", "arguments": {}, "inputResponses": answer, "requestState": response["requestState"]}
     done = await site.request_stateless("tools/call", retry, id=2, meta=meta)
     assert done.json["result"]["content"][0]["text"] == "blue"
 
@@ -670,12 +673,12 @@ async def test_disconnected_call_does_not_affect_others(
 ) -> None:
     """2026-07-28, basic/patterns/cancellation: it cancels that request."""
     site = await serve(server)
-    one, other = await site.connect(), await site.connect()
-    for raw in (one, other):
+    item, other = await site.connect(), await site.connect()
+    for raw in (item, other):
         raw.send(site.modern_bytes("tools/call", {"name": "hold", "arguments": {}}))
     await held.has_started()
     await wait_until(lambda: held.runs == 2)
-    one.abort()
+    item.abort()
     await held.was_cancelled()
     held.release.set()
     assert (await other.response()).json["result"]["content"][0]["text"] == "released"
@@ -720,14 +723,16 @@ async def test_changes_are_sent_to_subscribers_only(serve: Serve, server: Server
     server.notify_resource_updated("note://c")
     await site.call("grow", {"name": "grown"})
     server.notify_resource_updated("note://a")
-    told = [await tools.message(), await notes.message(), await both.message(), await both.message()]
-    assert [one["method"].removeprefix("notifications/") for one in told] == [
+    notifications = [await tools.message(), await notes.message(), await both.message(), await both.message()]
+    assert [item["method"].removeprefix("notifications/") for item in notifications] == [
         "tools/list_changed",
         "resources/updated",
-        *sorted(("resources/updated", "tools/list_changed"), reverse=told[2]["method"].endswith("list_changed")),
+        *sorted(
+            ("resources/updated", "tools/list_changed"), reverse=notifications[2]["method"].endswith("list_changed")
+        ),
     ]
-    assert [one["params"]["_meta"][PREFIX + "subscriptionId"] for one in told] == [1, "n", 3, 3]
-    assert told[1]["params"]["uri"] == "note://a"
+    assert [item["params"]["_meta"][PREFIX + "subscriptionId"] for item in notifications] == [1, "n", 3, 3]
+    assert notifications[1]["params"]["uri"] == "note://a"
 
 
 @pytest.mark.requirement("progress.own-stream")
@@ -770,11 +775,11 @@ async def test_draining_ends_a_listen_stream_with_its_result(serve: Serve, serve
     basic/patterns/cancellation wants `notifications/cancelled` for the same; it comes before the result, which is last.
     """
     site = await serve(server)
-    one, other = await site.listen(1, toolsListChanged=True), await site.listen("two", promptsListChanged=True)
-    for raw in (one, other):
+    item, other = await site.listen(1, toolsListChanged=True), await site.listen("two", promptsListChanged=True)
+    for raw in (item, other):
         await raw.message()
     await site.stop(timeout=5)
-    for raw, id in ((one, 1), (other, "two")):
+    for raw, id in ((item, 1), (other, "two")):
         cancelled = await raw.message()
         assert cancelled["method"] == "notifications/cancelled"
         assert cancelled["params"]["requestId"] == id

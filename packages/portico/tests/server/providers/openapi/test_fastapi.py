@@ -145,8 +145,8 @@ async def test_through_mcp_and_directly_the_answers_are_equal(
 
 async def test_non_json_responses_become_content(server: Server) -> None:
     async with Client(server) as client:
-        shown = (await client.call_tool("picture", {})).content[0]
-        assert (shown.mime_type, b64decode(shown.data)) == ("image/png", b"\x89PNG")
+        result = (await client.call_tool("picture", {})).content[0]
+        assert (result.mime_type, b64decode(result.data)) == ("image/png", b"\x89PNG")
         assert (await client.call_tool("text", {"body": "abc"})).content[0].text == "ABC"
         assert "204" in (await client.call_tool("remove_item", {"item_id": 1})).content[0].text
 
@@ -204,13 +204,13 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
     if scope["type"] != "http":
         return
     headers = {name.decode(): value.decode() for name, value in scope["headers"]}
-    said = {
+    message = {
         "target": scope["raw_path"].decode() + ("?" + q if (q := scope["query_string"].decode()) else ""),
         "header": headers.get("p"),
         "cookie": headers.get("cookie"),
     }
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
-    await send({"type": "http.response.body", "body": json.dumps(said).encode()})
+    await send({"type": "http.response.body", "body": json.dumps(message).encode()})
 
 
 @pytest.mark.parametrize("place, style, explode, value, target", STYLES)
@@ -225,9 +225,9 @@ async def test_every_style_arrives(place: str, style: str, explode: bool, value:
         "paths": {path: {"get": {"operationId": "e", "parameters": [{"name": "p", "in": place, **how}]}}},
     }
     async with Client(Server.from_openapi(spec, app=echo)) as client:
-        said = (await client.call_tool("e", {"p": value})).structured
-    assert said["target"] == target
+        result = (await client.call_tool("e", {"p": value})).structured
+    assert result["target"] == target
     if place == "header":
-        assert said["header"] == "x=1,y=z"
+        assert result["header"] == "x=1,y=z"
     if place == "cookie":
-        assert said["cookie"] == "p=b,c%20d"
+        assert result["cookie"] == "p=b,c%20d"

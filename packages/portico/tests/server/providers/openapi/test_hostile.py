@@ -93,9 +93,9 @@ def test_path_stays_below_the_place_of_the_api(path: str, caplog: pytest.LogCapt
 
 
 def test_path_that_is_elsewhere_in_the_document_is_an_object(caplog: pytest.LogCaptureFixture) -> None:
-    said = document({"/bad": {"$ref": "#/components/pathItems/List"}}, {})
-    said["components"]["pathItems"] = {"List": [1]}
-    assert made(said) == ["sound"]
+    result = document({"/bad": {"$ref": "#/components/pathItems/List"}}, {})
+    result["components"]["pathItems"] = {"List": [1]}
+    assert made(result) == ["sound"]
 
 
 def test_credentials_go_to_one_origin(caplog: pytest.LogCaptureFixture) -> None:
@@ -113,8 +113,8 @@ def test_credentials_go_to_one_origin(caplog: pytest.LogCaptureFixture) -> None:
 def test_many_references_to_a_large_schema_are_followed_once() -> None:
     large = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(10_000)}}
     many = {f"m{n}": {"$ref": "#/components/schemas/Large"} for n in range(3000)}
-    said = document({"/many": {"post": operation("many", {"properties": many})}}, {"Large": large})
-    made(said)
+    result = document({"/many": {"post": operation("many", {"properties": many})}}, {"Large": large})
+    made(result)
 
 
 def test_definitions_of_huge_schemas_stay_small() -> None:
@@ -154,9 +154,9 @@ def test_settings_error_is_one_sentence(text: str) -> None:
 @pytest.mark.parametrize("name", ["Host", "Transfer-Encoding", "X: y", "X\r\nY", ""])
 async def test_key_is_in_no_header_that_the_connection_has(name: str) -> None:
     seen: list[Any] = []
-    said = document(security=[{"key": []}])
-    said["components"]["securitySchemes"] = {"key": {"type": "apiKey", "in": "header", "name": name}}
-    server = Server.from_openapi(said, app=application(seen), auth="secret")
+    result = document(security=[{"key": []}])
+    result["components"]["securitySchemes"] = {"key": {"type": "apiKey", "in": "header", "name": name}}
+    server = Server.from_openapi(result, app=application(seen), auth="secret")
     async with Client(server) as client:
         with pytest.raises(ToolError, match="security scheme"):
             await client.call_tool("sound", {})
@@ -234,8 +234,8 @@ async def test_unrequested_compression_is_rejected() -> None:
 @pytest.mark.parametrize("pattern", ["^(a+)+$", "^(?=(a+)+$)(a|b)*c$"])
 async def test_pattern_takes_no_time_without_end(pattern: str) -> None:
     parameter = {"name": "q", "in": "query", "schema": {"type": "string", "pattern": pattern}}
-    said = document({"/q": {"get": operation("look", parameters=[parameter])}})
-    async with Client(Server.from_openapi(said, app=application([]))) as client:
+    result = document({"/q": {"get": operation("look", parameters=[parameter])}})
+    async with Client(Server.from_openapi(result, app=application([]))) as client:
         began = time.process_time()
         # Where it cannot be decided in time, the API judges.
         await client.call_tool("look", {"q": "a" * 40 + "!"}, raise_on_error=False)
@@ -244,8 +244,8 @@ async def test_pattern_takes_no_time_without_end(pattern: str) -> None:
 
 async def test_arguments_that_cannot_be_checked_are_still_needed() -> None:
     parameter = {"name": "id", "in": "path", "required": True, "schema": {"pattern": "(?<!"}}
-    said = document({"/notes/{id}": {"get": operation("look", parameters=[parameter])}})
-    async with Client(Server.from_openapi(said, app=application([]))) as client:
+    result = document({"/notes/{id}": {"get": operation("look", parameters=[parameter])}})
+    async with Client(Server.from_openapi(result, app=application([]))) as client:
         with pytest.raises(ToolError, match="id is missing"):
             await client.call_tool("look", {})
 

@@ -38,34 +38,34 @@ class Peer:
 
     async def _answer(self, writer: asyncio.StreamWriter, method: str, target: str, headers: Any, body: bytes) -> None:
         status, more = "200 OK", "Content-Type: application/json\r\n"
-        said = json.dumps({"target": target, "headers": headers, "body": body.decode()}).encode()
+        result = json.dumps({"target": target, "headers": headers, "body": body.decode()}).encode()
         if target == "/token":
-            said = b'{"access_token": "minted", "expires_in": 600}'
+            result = b'{"access_token": "minted", "expires_in": 600}'
         elif target.startswith("/away"):
             status, more = "302 Found", "Location: http://127.0.0.2:1/x\r\n"
         elif target.startswith("/near"):
             status, more = "302 Found", "Location: /echo?here=1\r\n"
         elif target.startswith("/big"):
-            said = b'"' + b"x" * 5000 + b'"'
+            result = b'"' + b"x" * 5000 + b'"'
         elif target.startswith("/slow"):
             await asyncio.Event().wait()
-        length = len(said)
+        length = len(result)
         writer.write(f"HTTP/1.1 {status}\r\n{more}Content-Length: {length}\r\n\r\n".encode())
-        writer.write(b"" if method == "HEAD" else said)
+        writer.write(b"" if method == "HEAD" else result)
         await writer.drain()
 
 
 @pytest.fixture
 async def peer() -> AsyncIterator[Peer]:
-    one = Peer()
+    result = Peer()
     tasks: set[asyncio.Task[None]] = set()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        tasks.add(asyncio.create_task(one.serve(reader, writer)))
+        tasks.add(asyncio.create_task(result.serve(reader, writer)))
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    one.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    yield one
+    result.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    yield result
     server.close()
     for task in tasks:
         task.cancel()
@@ -120,8 +120,8 @@ async def test_credential_is_placed_by_its_security_scheme(
 ) -> None:
     if auth == "client":
         auth = {"client_id": "c", "client_secret": "s", "token_url": f"{peer.url}/token"}
-    said = (await called(Server.from_openapi(spec([{scheme: []}]), base_url=peer.url, auth=auth))).structured
-    assert (said["target"] if where == "target" else said["headers"][where]) == value
+    response = (await called(Server.from_openapi(spec([{scheme: []}]), base_url=peer.url, auth=auth))).structured
+    assert (response["target"] if where == "target" else response["headers"][where]) == value
 
 
 async def test_redirects_stay_at_the_origin(peer: Peer) -> None:
@@ -181,8 +181,8 @@ async def test_api_is_an_upstream_of_a_gateway(peer: Peer, tmp_path: Path, monke
         names = [tool.name for tool in await client.list_tools()]
         assert [name for name in names if name.startswith("few")] == ["few_echo_get"]
         assert "crm_echo_get" in names
-        said = (await client.call_tool("crm_echo_get", {})).structured
-        assert said["headers"]["x-key"] == "secret"
+        result = (await client.call_tool("crm_echo_get", {})).structured
+        assert result["headers"]["x-key"] == "secret"
         assert (await client.call_tool("few_echo_get", {})).structured["headers"]["x-other"] == "o"
 
 

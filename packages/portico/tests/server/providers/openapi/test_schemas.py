@@ -57,8 +57,8 @@ def test_openapi_3_0_keywords_are_converted_to_2020_12(said: dict[str, Any], mea
 
 
 def test_3_1_is_left_unchanged() -> None:
-    said = {"type": ["string", "null"], "exclusiveMinimum": 1, "examples": ["a"]}
-    assert SchemaConverter(read_document(document({}, "3.1.0"))).convert(said, "in") == said
+    message = {"type": ["string", "null"], "exclusiveMinimum": 1, "examples": ["a"]}
+    assert SchemaConverter(read_document(document({}, "3.1.0"))).convert(message, "in") == message
 
 
 async def test_recursive_schemas_remain_references_and_unused_are_omitted() -> None:
@@ -68,12 +68,14 @@ async def test_recursive_schemas_remain_references_and_unused_are_omitted() -> N
         requestBody=body({"type": "array", "items": {"$ref": "#/components/schemas/Node"}}),
         responses=answer({"$ref": "#/components/schemas/Node"}),
     )
-    found = await tool(spec)
-    assert found.input_schema["properties"]["body"]["items"] == {"$ref": "#/$defs/Node"}
-    assert found.input_schema["$defs"] == {"Node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}}
+    result = await tool(spec)
+    assert result.input_schema["properties"]["body"]["items"] == {"$ref": "#/$defs/Node"}
+    assert result.input_schema["$defs"] == {
+        "Node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}
+    }
     # Older clients look for an object at the root.
-    assert found.output_schema["type"] == "object"
-    assert set(found.output_schema["$defs"]) == {"Node"}
+    assert result.output_schema["type"] == "object"
+    assert set(result.output_schema["$defs"]) == {"Node"}
 
 
 async def test_read_only_is_not_requested_and_write_only_not_promised() -> None:
@@ -87,10 +89,10 @@ async def test_read_only_is_not_requested_and_write_only_not_promised() -> None:
         },
     }
     ref = {"$ref": "#/components/schemas/User"}
-    found = await tool(document({"User": user}, requestBody=body(ref), responses=answer(ref)))
-    assert set(found.input_schema["properties"]) == {"name", "password"}
-    assert found.input_schema["required"] == ["name", "password"]
-    assert set(found.output_schema["properties"]) == {"id", "name"}
+    result = await tool(document({"User": user}, requestBody=body(ref), responses=answer(ref)))
+    assert set(result.input_schema["properties"]) == {"name", "password"}
+    assert result.input_schema["required"] == ["name", "password"]
+    assert set(result.output_schema["properties"]) == {"id", "name"}
 
 
 async def test_body_is_flattened_only_where_no_name_clashes() -> None:
@@ -114,16 +116,16 @@ async def test_output_definitions_over_the_size_limit_are_left_open(monkeypatch:
         for n in range(50)
     }
     schemas["S50"] = {"type": "object"}
-    found = await tool(document(schemas, responses=answer({"$ref": "#/components/schemas/S0"})))
-    assert list(found.output_schema["$defs"].values())[-1] == {"type": "object"}
-    assert len(found.output_schema["$defs"]) < 10
+    result = await tool(document(schemas, responses=answer({"$ref": "#/components/schemas/S0"})))
+    assert list(result.output_schema["$defs"].values())[-1] == {"type": "object"}
+    assert len(result.output_schema["$defs"]) < 10
 
 
 async def test_operation_that_cannot_be_read_is_left_out_alone(caplog: pytest.LogCaptureFixture) -> None:
     spec = document({})
     spec["paths"]["/y"] = {"get": {"operationId": "y", "parameters": [{"$ref": "other.yaml#/P"}], "responses": {}}}
     async with Client(Server.from_openapi(spec)) as client:
-        assert [one.name for one in await client.list_tools()] == ["x"]
+        assert [tool.name for tool in await client.list_tools()] == ["x"]
     assert "skipping y: the reference 'other.yaml#/P' points outside the document" in caplog.text
 
 
@@ -174,7 +176,7 @@ def test_operations_are_chosen_and_their_names_are_distinct(options: dict[str, A
         },
     }
     server = Server.from_openapi(spec, base_url="http://127.0.0.1:1", **options)
-    assert [one.name for one in server.registry.tools] == names
+    assert [tool.name for tool in server.registry.tools] == names
 
 
 def test_route_maps_select_operations() -> None:
@@ -193,7 +195,7 @@ def test_route_maps_select_operations() -> None:
         RouteMap(methods=["DELETE"], mcp_type=MCPType.EXCLUDE),
     ]
     server = Server.from_openapi(spec, base_url="http://127.0.0.1:1", route_maps=maps)
-    assert [one.name for one in server.registry.tools] == ["read", "pets"]
+    assert [tool.name for tool in server.registry.tools] == ["read", "pets"]
     with pytest.raises(UsageError, match="mcp_type must be"):
         RouteMap(methods=["GET"], mcp_type=MCPType.RESOURCE)
     with pytest.raises(UsageError, match="must contain portico's RouteMap"):

@@ -49,8 +49,8 @@ async def start() -> AsyncIterator[Serve]:
         return fleets[-1]
 
     yield begin
-    for one in fleets:
-        await one.close()
+    for fleet in fleets:
+        await fleet.close()
 
 
 @pytest.fixture

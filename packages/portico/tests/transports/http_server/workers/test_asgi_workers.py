@@ -34,8 +34,8 @@ async def uvicorn(start: Any, server_file: Path) -> Any:
                 and any(map(RUNNING.search, fleet.log))
             )
         )
-        found = next(filter(None, (RUNNING.search(text) for text in fleet.log)))
-        return fleet, int(found[1])
+        match = next(filter(None, (RUNNING.search(text) for text in fleet.log)))
+        return fleet, int(match[1])
 
     return begin
 
@@ -50,8 +50,8 @@ async def test_sessions_find_their_worker(uvicorn: Any, tmp_path: Path) -> None:
             some = await asyncio.gather(*(Session(port).begin() for _ in range(10)))
             for session in some:
                 answers = [await session.call("pid") for _ in range(3)]
-                assert [one.status for one in answers] == [200] * 3
-                [pid] = {one.value for one in answers}
+                assert [answer.status for answer in answers] == [200] * 3
+                [pid] = {answer.value for answer in answers}
                 seen.append(pid)
             sessions += some
     os.kill(seen[0], signal.SIGKILL)
@@ -71,8 +71,8 @@ async def test_client_that_listens_does_not_keep_it_from_ending(uvicorn: Any) ->
     assert (await streams[1].head())[0] == 200
     # It sends itself the signal again, when everything has ended properly.
     assert await fleet.end() in (0, -signal.SIGTERM)
-    for one in streams:
-        await one.close()
+    for stream in streams:
+        await stream.close()
     assert not any("Traceback" in text for text in fleet.log)
 
 
@@ -80,14 +80,14 @@ async def test_without_a_store_a_session_may_be_carried_by_its_client(uvicorn: A
     _, port = await uvicorn("--workers", "2", made="server.http_app(stateless=True)")
     session = await Session(port).begin(elicitation={})
     answers = [await session.call("pid") for _ in range(40)]
-    assert [one.status for one in answers] == [200] * 40
-    assert len({one.value for one in answers}) == 2
-    asked = (await session.call("name")).json["result"]
-    assert asked["isError"]
-    one = await HttpConnection.to(port)
-    await one.send("GET", **session.fields)
-    assert (await one.head())[0] == 405
-    await one.close()
+    assert [item.status for item in answers] == [200] * 40
+    assert len({item.value for item in answers}) == 2
+    response = (await session.call("name")).json["result"]
+    assert response["isError"]
+    item = await HttpConnection.to(port)
+    await item.send("GET", **session.fields)
+    assert (await item.head())[0] == 405
+    await item.close()
     session.fields["mcp_session_id"] = "A" + session.fields["mcp_session_id"]
     assert (await session.call("pid")).status == 404
     async with Client(f"http://127.0.0.1:{port}/mcp", protocol_version="2025-11-25") as client:
@@ -118,19 +118,19 @@ async def test_sessions_find_their_worker_in_other_servers(
 
     async def both_answer() -> bool:
         try:
-            one = await HttpConnection.to(port)
+            item = await HttpConnection.to(port)
         except OSError:
             return False
-        answering.add((await one.call("pid")).value)
-        await one.close()
+        answering.add((await item.call("pid")).value)
+        await item.close()
         return len(answering) == 2
 
     await fleet.wait_until(both_answer)
     sessions = [await Session(port).begin() for _ in range(6)]
     for session in sessions:
         answers = [await session.call("pid") for _ in range(6)]
-        assert [one.status for one in answers] == [200] * 6
-        assert len({one.value for one in answers}) == 1
+        assert [item.status for item in answers] == [200] * 6
+        assert len({item.value for item in answers}) == 1
     stream = await HttpConnection.to(port)
     await stream.send("GET", **sessions[0].fields)
     assert (await stream.head())[0] == 200
@@ -159,9 +159,9 @@ async def test_mounted_app_warns_if_its_lifespan_is_not_started(
     uvicorn: Any, module: str, name: str, lifespan: str, warned: bool
 ) -> None:
     fleet, port = await uvicorn(made=RECIPE.format(module=module, name=name, lifespan=lifespan))
-    one = await HttpConnection.to(port)
-    assert (await one.get("/tools/health")).status == 200
-    await one.close()
+    result = await HttpConnection.to(port)
+    assert (await result.get("/tools/health")).status == 200
+    await result.close()
     async with Client(f"http://127.0.0.1:{port}/tools/mcp", protocol_version="2025-11-25") as client:
         assert not (await client.call_tool("pid")).is_error
     await fleet.end()

@@ -52,15 +52,15 @@ async def test_event_stream_cannot_be_resumed_from_another_session(standing: Any
     theirs, mine = [await Session(standing.port).begin() for _ in range(2)]
     flag = tmp_path / "flag"
     params = {"name": "slowly", "arguments": {"path": str(flag)}, "_meta": {"progressToken": "theirs"}}
-    one = await line(standing.port)
-    await one.send("POST", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, **theirs.fields)
-    assert (await one.head())[0] == 200
+    result = await line(standing.port)
+    await result.send("POST", {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, **theirs.fields)
+    assert (await result.head())[0] == 200
     seen = ""
     while "theirs" not in seen:
-        seen += (await one.chunk()).decode()
+        seen += (await result.chunk()).decode()
     stream = [text.removeprefix("id:").strip() for text in seen.splitlines() if text.startswith("id:")][-1]
     await asyncio.to_thread(_remove_when_there, flag)
-    while await one.chunk():
+    while await result.chunk():
         pass
     # The ids of events are small numbers, which are easy to guess, and good within a session alone.
     for session, heard in ((mine, False), (theirs, True)):
@@ -98,9 +98,9 @@ async def test_forged_event_id_is_ignored_after_takeover(serve: Any, line: Any) 
     os.kill(owner, signal.SIGKILL)
     await fleet.wait_until(lambda: owner not in fleet.workers() and len(fleet.workers()) == 2)
     for name in ("1.i" + "f" * 64, "1.x" + "f" * 64, "1.xff0", "1.i0"):
-        one = await line(fleet.port)
-        await one.send("GET", last_event_id=f"{name}-1", **session.fields)
-        assert (await one.head())[0] == 200
+        result = await line(fleet.port)
+        await result.send("GET", last_event_id=f"{name}-1", **session.fields)
+        assert (await result.head())[0] == 200
 
 
 async def test_wrong_clock_does_not_affect_lease_checks(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,16 +113,16 @@ async def test_wrong_clock_does_not_affect_lease_checks(postgres_url: str, monke
             here = time.time() + wrong
             with monkeypatch.context() as clock:
                 clock.setattr(rows.time, "time", lambda here=here: here)
-                found = await ours.find_worker("b" * 16)
-                assert found is not None and (found.address, found.lives) == ("10.0.0.2:8000", True)
+                match = await ours.find_worker("b" * 16)
+                assert match is not None and (match.address, match.lives) == ("10.0.0.2:8000", True)
                 await ours.renew_lease(None)
-            found = await theirs.find_worker("a" * 16)
-            assert found is not None and (found.address, found.lives) == (None, True)
+            match = await theirs.find_worker("a" * 16)
+            assert match is not None and (match.address, match.lives) == (None, True)
         await alter(
             postgres_url, "update portico_worker set lease_until = lease_until - ?", rows.LEASE_DURATION_SECONDS
         )
-        found = await ours.find_worker("b" * 16)
-        assert found is not None and (found.address, found.lives) == ("10.0.0.2:8000", False)
+        match = await ours.find_worker("b" * 16)
+        assert match is not None and (match.address, match.lives) == ("10.0.0.2:8000", False)
     finally:
         await ours.close()
         await theirs.close()

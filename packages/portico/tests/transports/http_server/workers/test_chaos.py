@@ -66,21 +66,23 @@ async def test_call_whose_worker_was_killed_ends_with_an_error(serve: Any, line:
     fleet = await serve("--workers", "2")
     session = await Session(fleet.port).begin()
     owner = (await session.call("pid")).value
-    one = await line(fleet.port)
+    result = await line(fleet.port)
     params = {"name": "slowly", "arguments": {"path": str(tmp_path / "flag")}, "_meta": {"progressToken": 1}}
-    await one.send("POST", {"jsonrpc": "2.0", "id": "mine", "method": "tools/call", "params": params}, **session.fields)
-    assert (await one.head())[0] == 200
-    seen = (await one.chunk()).decode()
+    await result.send(
+        "POST", {"jsonrpc": "2.0", "id": "mine", "method": "tools/call", "params": params}, **session.fields
+    )
+    assert (await result.head())[0] == 200
+    seen = (await result.chunk()).decode()
     while "progress" not in seen:
-        seen += (await one.chunk()).decode()
+        seen += (await result.chunk()).decode()
     last = [text.removeprefix("id:").strip() for text in seen.splitlines() if text.startswith("id:")][-1]
     os.kill(owner, signal.SIGKILL)
     await fleet.wait_until(lambda: owner not in fleet.workers())
     again = await line(fleet.port)
     await again.send("GET", last_event_id=last, **session.fields)
-    said = (await again.answer()).json
-    assert said["id"] == "mine"
-    assert "has ended" in said["error"]["message"]
+    data = (await again.answer()).json
+    assert data["id"] == "mine"
+    assert "has ended" in data["error"]["message"]
 
 
 async def test_notifications_queued_before_a_deploy_are_delivered_after_it(serve: Any, line: Any) -> None:
@@ -94,12 +96,12 @@ async def test_notifications_queued_before_a_deploy_are_delivered_after_it(serve
     before = fleet.workers()
     fleet.process.send_signal(signal.SIGHUP)
     await fleet.wait_until(lambda: len(fleet.workers()) == 1 and not fleet.workers() & before)
-    one = await line(fleet.port)
-    await one.send("GET", **session.fields)
-    assert (await one.head())[0] == 200
+    result = await line(fleet.port)
+    await result.send("GET", **session.fields)
+    assert (await result.head())[0] == 200
     seen = ""
     while "note://one" not in seen:
-        seen += (await one.chunk()).decode()
+        seen += (await result.chunk()).decode()
 
 
 async def test_calls_that_need_no_store_continue_while_it_is_away(
@@ -111,21 +113,21 @@ async def test_calls_that_need_no_store_continue_while_it_is_away(
     await asyncio.to_thread(postgres_server.stop)
     try:
         assert [(await session.call("pid")).status for _ in range(6)] == [200] * 6
-        one = await HttpConnection.to(fleet.port)
-        assert [(await one.call("pid")).status for _ in range(3)] == [200] * 3
-        await one.close()
+        result = await HttpConnection.to(fleet.port)
+        assert [(await result.call("pid")).status for _ in range(3)] == [200] * 3
+        await result.close()
         # What needs it says so, and does not keep its client waiting until it is back.
         owner = (await session.call("pid")).value
         os.kill(owner, signal.SIGKILL)
         await fleet.wait_until(lambda: owner not in fleet.workers())
-        said = [answer for answer in [await call(session, "pid") for _ in range(4)] if answer is not None]
-        assert {answer.status for answer in said} <= {502, 503}
-        assert any(answer.status == 503 and "retry-after" in answer.fields for answer in said)
+        messages = [answer for answer in [await call(session, "pid") for _ in range(4)] if answer is not None]
+        assert {answer.status for answer in messages} <= {502, 503}
+        assert any(answer.status == 503 and "retry-after" in answer.fields for answer in messages)
         # There is no other worker before the store is back; no connection waits for that one.
         for _ in range(12):
-            one = await HttpConnection.to(fleet.port)
-            assert (await one.call("pid")).value in fleet.workers()
-            await one.close()
+            result = await HttpConnection.to(fleet.port)
+            assert (await result.call("pid")).value in fleet.workers()
+            await result.close()
     finally:
         await asyncio.to_thread(postgres_server.start)
 

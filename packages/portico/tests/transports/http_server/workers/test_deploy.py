@@ -86,7 +86,7 @@ async def test_events_come_through_a_proxy_and_sessions_need_no_stickiness(
 async def _use(port: int, waits: Path) -> None:
     sessions = [await Session(port).begin() for _ in range(4)]
     answers = [[(await session.call("pid")).value for _ in range(3)] for session in sessions]
-    assert all(len(set(one)) == 1 for one in answers)
+    assert all(len(set(answer)) == 1 for answer in answers)
     line = await HttpConnection.to(port)
     params = {"name": "slowly", "arguments": {"path": str(waits)}, "_meta": {"progressToken": 1}}
     message = {"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params}
@@ -211,15 +211,15 @@ def schema(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str
 
     def read(version: str) -> dict[str, Any]:
         path = folder / f"kubernetes_validate/kubernetes-json-schema/v{version}-local-strict/_definitions.json"
-        found: dict[str, Any] = json.loads(path.read_text().replace("/api/_definitions.json#", "#"))
-        return found
+        data: dict[str, Any] = json.loads(path.read_text().replace("/api/_definitions.json#", "#"))
+        return data
 
     return read
 
 
 def manifests() -> list[dict[str, Any]]:
     yaml = pytest.importorskip("yaml")
-    return [one for one in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()) if one]
+    return [item for item in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()) if item]
 
 
 @pytest.mark.parametrize("version", ["1.30.0", KUBERNETES])
@@ -227,22 +227,22 @@ def test_kubernetes_knows_every_field_of_the_manifest(schema: Any, version: str)
     import jsonschema_rs
 
     definitions = schema(version)
-    for one in manifests():
-        kind = {"$ref": f"#/$defs/{KINDS[one['apiVersion']]}.{one['kind']}", "$defs": definitions["$defs"]}
-        wrong = [f"{list(each.instance_path)}: {each.message}" for each in jsonschema_rs.iter_errors(kind, one)]
-        assert not wrong, one["kind"]
+    for manifest in manifests():
+        kind = {"$ref": f"#/$defs/{KINDS[manifest['apiVersion']]}.{manifest['kind']}", "$defs": definitions["$defs"]}
+        wrong = [f"{list(each.instance_path)}: {each.message}" for each in jsonschema_rs.iter_errors(kind, manifest)]
+        assert not wrong, manifest["kind"]
 
 
 def test_kubernetes_manifest_is_consistent() -> None:
-    by_kind = {one["kind"]: one for one in manifests()}
+    by_kind = {manifest["kind"]: manifest for manifest in manifests()}
     template = by_kind["Deployment"]["spec"]["template"]
     (container,) = template["spec"]["containers"]
     paths = {container[probe]["httpGet"]["path"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")}
     assert paths == {"/health", "/readyz"}
     keys = {
-        one["valueFrom"]["secretKeyRef"]["key"]
-        for one in container["env"]
-        if "secretKeyRef" in one.get("valueFrom", {})
+        manifest["valueFrom"]["secretKeyRef"]["key"]
+        for manifest in container["env"]
+        if "secretKeyRef" in manifest.get("valueFrom", {})
     }
     assert keys == set(by_kind["Secret"]["stringData"])
     labels = template["metadata"]["labels"]
@@ -258,7 +258,7 @@ def test_kubernetes_manifest_is_consistent() -> None:
 def test_commands_of_the_image_and_of_the_pods_are_understood(capsys: pytest.CaptureFixture[str]) -> None:
     image = (DEPLOY / "Dockerfile").read_text()
     (command,) = re.findall(r"^CMD (\[.+\])$", image, re.MULTILINE)
-    deployment = next(one for one in manifests() if one["kind"] == "Deployment")
+    deployment = next(manifest for manifest in manifests() if manifest["kind"] == "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     for words in (json.loads(command), container["args"]):
         # Without a token it refuses to be reached by everybody, after it has understood everything else.
@@ -277,8 +277,8 @@ def test_image_copies_existing_files() -> None:
     installed = re.findall(r"/source/(packages/[a-z-]+)", image)
     assert {str(path.relative_to(ROOT)) for path in ROOT.glob("packages/*")} == set(installed)
     (extras,) = re.findall(r"/source/packages/portico\[(.+)\]", image)
-    known = tomllib.loads((ROOT / "packages/portico/pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(extras.split(",")) <= set(known)
+    text = tomllib.loads((ROOT / "packages/portico/pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(extras.split(",")) <= set(text)
 
 
 @pytest.fixture(autouse=True)

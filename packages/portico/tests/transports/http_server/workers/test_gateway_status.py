@@ -38,9 +38,9 @@ async def test_workers_agree_about_upstreams(serve: Any, tmp_path: Path) -> None
     async def states() -> dict[str, Any]:
         report = json.loads((await get("/gateway/status"))[1])
         assert report["workers"] == 2
-        return {one["alias"]: one for one in report["upstreams"]}
+        return {item["alias"]: item for item in report["upstreams"]}
 
-    assert [one["state"] for one in (await states()).values()] == ["not tried", "not tried"]
+    assert [item["state"] for item in (await states()).values()] == ["not tried", "not tried"]
     for _ in range(CALLS):
         # Each on a connection of its own, so that both workers get some.
         line = await HttpConnection.to(fleet.port)
@@ -48,9 +48,9 @@ async def test_workers_agree_about_upstreams(serve: Any, tmp_path: Path) -> None
         await line.call("one_work")
         await line.close()
     for _ in range(CALLS):
-        found = await states()
-        assert (found["one"]["state"], found["one"]["calls"] >= CALLS) == ("ok", True)
-        assert (found["dead"]["state"], found["dead"]["up"]) == ("away", False)
+        result = await states()
+        assert (result["one"]["state"], result["one"]["calls"] >= CALLS) == ("ok", True)
+        assert (result["dead"]["state"], result["dead"]["up"]) == ("away", False)
         metrics = (await get("/metrics"))[1].splitlines()
         assert 'portico_upstream_up{upstream="one"} 1' in metrics
         assert 'portico_upstream_up{upstream="dead"} 0' in metrics

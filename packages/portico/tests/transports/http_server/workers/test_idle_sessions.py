@@ -37,17 +37,17 @@ def test_rolling_restart_preserves_idle_sessions() -> None:
 
 
 async def test_concurrent_loads_are_batched() -> None:
-    asked: list[list[int]] = []
+    requests: list[list[int]] = []
 
     async def ask(keys: list[int]) -> dict[int, int]:
-        asked.append(keys)
+        requests.append(keys)
         await asyncio.sleep(0)
         return {key: key * 10 for key in keys if key != 3}
 
     batches = BatchLoader(ask, max_batch_size=4)
-    found = await asyncio.gather(*(batches.load(key) for key in (1, 2, 3, 4, 5, 1)))
-    assert found == [10, 20, None, 40, 50, 10]
-    assert asked == [[1, 2, 3, 4], [5]]
+    result = await asyncio.gather(*(batches.load(key) for key in (1, 2, 3, 4, 5, 1)))
+    assert result == [10, 20, None, 40, 50, 10]
+    assert requests == [[1, 2, 3, 4], [5]]
 
 
 async def test_cancelled_forward_does_not_affect_others() -> None:
@@ -74,8 +74,8 @@ async def test_store_error_fails_all_pending_loads_and_is_not_cached() -> None:
         return dict.fromkeys(keys, 1)
 
     batches = BatchLoader(ask, max_batch_size=4)
-    told = await asyncio.gather(batches.load(1), batches.load(2), return_exceptions=True)
-    assert [type(one) for one in told] == [StoreError, StoreError]
+    result = await asyncio.gather(batches.load(1), batches.load(2), return_exceptions=True)
+    assert [type(item) for item in result] == [StoreError, StoreError]
     away = False
     assert await batches.load(1) == 1
     with pytest.raises(asyncio.CancelledError):
@@ -102,11 +102,11 @@ async def test_stopping_worker_ends_streams_while_a_call_continues(
     assert (await modern.head())[0] == 200
     await fleet.wait_until(waits.exists)
     fleet.process.send_signal(signal.SIGHUP)
-    for one in (listening, modern):
+    for item in (listening, modern):
         # Ended properly, and the connection with it: the next one is to another worker.
-        while await one.chunk():
+        while await item.chunk():
             pass
-        assert await one.at_end()
+        assert await item.at_end()
     assert old in fleet.workers()
     assert not call.done()
     assert (await session.call("pid")).value != old
@@ -122,9 +122,9 @@ async def test_full_connection_is_retried(tmp_path: Path) -> None:
         door.listen(0)
         door.setblocking(False)
         waiting = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(3)]
-        for one in waiting:
-            one.setblocking(False)
-        assert any(one.connect_ex(path) == errno.EAGAIN for one in waiting)
+        for item in waiting:
+            item.setblocking(False)
+        assert any(item.connect_ex(path) == errno.EAGAIN for item in waiting)
         writer = Mock(buffered_bytes=lambda: 0)
         sent = asyncio.ensure_future(
             reverse_proxy.proxy_request(path, HttpRequest("GET", "/x", "", Headers()), writer, b"sealed")
@@ -132,12 +132,12 @@ async def test_full_connection_is_retried(tmp_path: Path) -> None:
         async with asyncio.timeout(20):
             seen = b""
             while b"GET /x" not in seen:
-                one, _ = await asyncio.get_running_loop().sock_accept(door)
-                stack.enter_context(one).settimeout(1)
+                item, _ = await asyncio.get_running_loop().sock_accept(door)
+                stack.enter_context(item).settimeout(1)
                 with suppress(BlockingIOError, TimeoutError):
-                    one.setblocking(False)
+                    item.setblocking(False)
                     await asyncio.sleep(0.05)
-                    seen = one.recv(4096)
-            one.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+                    seen = item.recv(4096)
+            item.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
             assert await sent == "answered"
     assert writer.respond.call_args.args[0].body == b"ok"

@@ -83,8 +83,8 @@ async def test_sessions_move_between_two_releases_both_ways(
         assert not [text for fleet in (old, new) for text in fleet.log if "Traceback" in text]
         return
     # Each is answered by the one that has it, whichever is asked.
-    assert [await ask(first, one) for one in (old, new, old)] == [of_old] * 3
-    assert [await ask(second, one) for one in (new, old, new)] == [of_new] * 3
+    assert [await ask(first, item) for item in (old, new, old)] == [of_old] * 3
+    assert [await ask(second, item) for item in (new, old, new)] == [of_new] * 3
     # The deploy: what the old one had goes on in the new one.
     assert await old.end() == 0
     assert await ask(first, new) == of_new
@@ -104,8 +104,8 @@ def _signs_rows(release: Path) -> bool:
 def _origin(process: int) -> Path:
     """The folder that a process has its packages from."""
     variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
-    (found,) = [one for one in variables if one.startswith(b"PYTHONPATH=")]
-    said = found.decode().removeprefix("PYTHONPATH=")
-    asked = [sys.executable, "-c", "import portico; print(portico.__file__)"]
-    done = subprocess.run(asked, env={"PYTHONPATH": said}, capture_output=True, text=True, check=True, timeout=30)
+    (result,) = [variable for variable in variables if variable.startswith(b"PYTHONPATH=")]
+    said = result.decode().removeprefix("PYTHONPATH=")
+    requests = [sys.executable, "-c", "import portico; print(portico.__file__)"]
+    done = subprocess.run(requests, env={"PYTHONPATH": said}, capture_output=True, text=True, check=True, timeout=30)
     return Path(done.stdout.strip())

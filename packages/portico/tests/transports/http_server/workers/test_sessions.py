@@ -20,8 +20,8 @@ async def test_session_belongs_to_one_worker(standing: Any) -> None:
     fleet = standing
     session = await Session(fleet.port).begin()
     answers = [await session.call("pid") for _ in range(12)]
-    assert [one.status for one in answers] == [200] * 12
-    assert len({one.value for one in answers}) == 1
+    assert [answer.status for answer in answers] == [200] * 12
+    assert len({answer.value for answer in answers}) == 1
     others = {(await (await Session(fleet.port).begin()).call("pid")).value for _ in range(12)}
     assert others == fleet.workers()
 
@@ -37,11 +37,11 @@ async def test_forged_session_id_is_rejected(standing: Any) -> None:
 
 async def test_request_that_claims_to_be_sent_on_is_rejected(standing: Any, line: Any) -> None:
     fleet = standing
-    one = await line(fleet.port)
+    result = await line(fleet.port)
     # However often: what was let in to be looked at later is not known as let in.
     fields = {"portico_sent_on": "e30=.00", "host": "elsewhere.example", "origin": "http://elsewhere.example"}
     message = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
-    assert [(await one.post(message, **fields)).status for _ in range(4)] == [403] * 4
+    assert [(await result.post(message, **fields)).status for _ in range(4)] == [403] * 4
 
 
 async def test_session_survives_a_killed_worker(serve: Any) -> None:
@@ -51,8 +51,8 @@ async def test_session_survives_a_killed_worker(serve: Any) -> None:
     os.kill(first, signal.SIGKILL)
     await fleet.wait_until(lambda: first not in fleet.workers())
     answers = [await session.call("pid") for _ in range(6)]
-    assert [one.status for one in answers] == [200] * 6
-    [second] = {one.value for one in answers}
+    assert [answer.status for answer in answers] == [200] * 6
+    [second] = {answer.value for answer in answers}
     assert second != first
 
 
@@ -82,10 +82,10 @@ async def test_deleted_session_is_gone_for_all(standing: Any) -> None:
     fleet = standing
     session = await Session(fleet.port).begin()
     for _ in range(4):
-        one = await HttpConnection.to(fleet.port)
-        await one.send("DELETE", **session.fields)
-        status, _ = await one.head()
-        await one.close()
+        result = await HttpConnection.to(fleet.port)
+        await result.send("DELETE", **session.fields)
+        status, _ = await result.head()
+        await result.close()
         assert status in (204, 404)
     assert {(await session.call("pid")).status for _ in range(6)} == {404}
 
@@ -103,10 +103,10 @@ async def test_progress_and_server_requests_are_forwarded(serve: Any, tmp_path: 
             fleet.url,
             protocol_version=revision,
             elicitation_handler=answer,
-            progress_handler=lambda *one: heard.append(one),
+            progress_handler=lambda *item: heard.append(item),
         ) as client:
-            said = await client.call_tool("name")
-            assert said.content[0].text.startswith("Ada ")
+            result = await client.call_tool("name")
+            assert result.content[0].text.startswith("Ada ")
             flag = tmp_path / str(number)
             calling = asyncio.ensure_future(client.call_tool("slowly", {"path": str(flag)}))
             await fleet.wait_until(flag.exists)
@@ -120,10 +120,10 @@ async def test_metrics_are_those_of_all_workers(serve: Any) -> None:
     sessions = [await Session(fleet.port).begin() for _ in range(6)]
     assert {(await session.call("pid")).value for session in sessions} <= fleet.workers()
     for _ in range(4):
-        one = await HttpConnection.to(fleet.port)
-        text = (await one.get("/metrics")).body.decode()
-        assert (await one.get("/readyz")).status == 200
-        await one.close()
+        result = await HttpConnection.to(fleet.port)
+        text = (await result.get("/metrics")).body.decode()
+        assert (await result.get("/readyz")).status == 200
+        await result.close()
         numbers = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
         assert numbers["mcp_server_workers"] == "2"
         assert numbers["mcp_server_sessions"] == "6"
@@ -151,24 +151,24 @@ async def test_requests_on_a_connection_of_another_worker_are_forwarded(standing
     owner = (await session.call("pid")).value
     lines = [await HttpConnection.to(fleet.port) for _ in range(8)]
     # Requests without a session are answered by the worker that has the connection.
-    before = [(await one.call("pid")).value for one in lines]
+    before = [(await line.call("pid")).value for line in lines]
     assert set(before) == fleet.workers()
-    assert {(await session.call("pid", one)).value for one in lines} == {owner}
-    assert [(await one.call("pid")).value for one in lines] == before
-    for one in lines:
-        await one.close()
+    assert {(await session.call("pid", line)).value for line in lines} == {owner}
+    assert [(await line.call("pid")).value for line in lines] == before
+    for line in lines:
+        await line.close()
 
 
 async def test_deploy_closes_idle_connections(serve: Any) -> None:
     fleet = await serve("--workers", "1")
     before = fleet.workers()
     lines = [await HttpConnection.to(fleet.port) for _ in range(8)]
-    assert {(await one.call("pid")).value for one in lines} <= before
+    assert {(await line.call("pid")).value for line in lines} <= before
     fleet.process.send_signal(signal.SIGHUP)
     await fleet.wait_until(lambda: len(fleet.workers()) == 1 and not fleet.workers() & before)
-    for one in lines:
-        assert await one.at_end()
-        await one.close()
+    for line in lines:
+        assert await line.at_end()
+        await line.close()
 
 
 @pytest.mark.parametrize("place", ["tls", "unix"])
@@ -188,8 +188,8 @@ async def test_session_is_found_by_tls_and_by_a_path(serve: Any, tmp_path: Path,
     owner = (await session.call("pid", first)).value
     lines = [await connected() for _ in range(10)]
     # Requests of no session say whose the connections are.
-    assert len({(await one.call("pid")).value for one in lines}) == 2 or place == "unix"
-    assert {(await session.call("pid", one)).value for one in lines} == {owner}
-    for one in (first, *lines):
-        await one.close()
+    assert len({(await line.call("pid")).value for line in lines}) == 2 or place == "unix"
+    assert {(await session.call("pid", line)).value for line in lines} == {owner}
+    for line in (first, *lines):
+        await line.close()
     assert await fleet.end() == 0

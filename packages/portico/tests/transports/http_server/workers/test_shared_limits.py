@@ -97,29 +97,29 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedFleet]:
 async def both(standing: SharedFleet) -> Any:
     """A connection to each of the two."""
     lines = [await HttpConnection.to(standing.port) for _ in range(20)]
-    by_pid = {(await one.call("pid")).value: one for one in lines}
+    by_pid = {(await line.call("pid")).value: line for line in lines}
     assert set(by_pid) == standing.workers()
     yield list(by_pid.values())
-    for one in lines:
-        await one.close()
+    for line in lines:
+        await line.close()
 
 
 async def test_answer_counts_once_in_all_workers(both: Any) -> None:
     first, second = both
-    asked = (await first.call("name")).json["result"]
-    [key] = asked["inputRequests"]
+    response = (await first.call("name")).json["result"]
+    [key] = response["inputRequests"]
     answers = {key: {"action": "accept", "content": {"value": "Ada"}}}
-    params = {"name": "name", "inputResponses": answers, "requestState": asked["requestState"]}
+    params = {"name": "name", "inputResponses": answers, "requestState": response["requestState"]}
     assert (await second.request_stateless("tools/call", params)).value.startswith("Ada ")
-    for one in both:
-        said = (await one.request_stateless("tools/call", params)).json
-        assert "used before" in said["error"]["message"], said
+    for item in both:
+        data = (await item.request_stateless("tools/call", params)).json
+        assert "used before" in data["error"]["message"], data
 
 
 async def test_limit_is_that_of_all_workers(both: Any) -> None:
-    said = [(await one.call("limited")).json for _ in range(8) for one in both]
-    done = [one for one in said if "result" in one and not one["result"].get("isError")]
-    assert len(said) == 16
+    messages = [(await item.call("limited")).json for _ in range(8) for item in both]
+    done = [item for item in messages if "result" in item and not item["result"].get("isError")]
+    assert len(messages) == 16
     assert len(done) == 10
 
 
@@ -127,17 +127,17 @@ async def test_no_more_continue_at_once_than_all_workers_may(standing: SharedFle
     flag = tmp_path / "flag"
     flag.touch()
     lines = [await HttpConnection.to(standing.port) for _ in range(20)]
-    calls = [asyncio.ensure_future(one.call("together", path=str(flag))) for one in lines]
+    calls = [asyncio.ensure_future(item.call("together", path=str(flag))) for item in lines]
     async with asyncio.timeout(TIMEOUT_SECONDS):
-        while sum(one.done() for one in calls) < 17:
-            await asyncio.wait([one for one in calls if not one.done()], return_when=asyncio.FIRST_COMPLETED)
-    refused = [one.result().json["result"] for one in calls if one.done()]
-    assert all(one["_meta"]["portico/error"]["retryable"] for one in refused)
+        while sum(item.done() for item in calls) < 17:
+            await asyncio.wait([item for item in calls if not item.done()], return_when=asyncio.FIRST_COMPLETED)
+    refused = [item.result().json["result"] for item in calls if item.done()]
+    assert all(item["_meta"]["portico/error"]["retryable"] for item in refused)
     flag.unlink()
     done = [answer for answer in await asyncio.gather(*calls) if not answer.json["result"].get("isError")]
     assert len(done) == 3
-    for one in lines:
-        await one.close()
+    for item in lines:
+        await item.close()
 
 
 async def test_task_is_followed_by_any_worker(both: Any, standing: SharedFleet, tmp_path: Path) -> None:
@@ -147,11 +147,11 @@ async def test_task_is_followed_by_any_worker(both: Any, standing: SharedFleet, 
         clients = [await stack.enter_async_context(Client(standing.url)) for _ in range(6)]
         task = await clients[0].start_task("work", {"path": str(flag)})
         waiting = [client.task(task.id, "work") for client in clients[1:]]
-        for one in waiting:
-            await one.refresh()
-            assert one.status == "working"
+        for item in waiting:
+            await item.refresh()
+            assert item.status == "working"
         flag.unlink()
-        assert {(await one.result()).data for one in waiting} <= standing.workers()
+        assert {(await item.result()).data for item in waiting} <= standing.workers()
 
 
 async def test_task_completion_is_notified_at_every_worker(standing: SharedFleet, tmp_path: Path) -> None:
@@ -173,9 +173,9 @@ async def test_task_completion_is_notified_at_every_worker(standing: SharedFleet
         ]
         task = await clients[0].start_task("work", {"path": str(flag)})
         listening = [
-            await stack.enter_async_context(one.listen(SubscriptionFilter(task_ids=[task.id]))) for one in clients
+            await stack.enter_async_context(client.listen(SubscriptionFilter(task_ids=[task.id]))) for client in clients
         ]
-        assert all(one.accepted_filter.task_ids == [task.id] for one in listening)
+        assert all(client.accepted_filter.task_ids == [task.id] for client in listening)
         flag.unlink()
         async with asyncio.timeout(30):
             assert {await heard.get() for _ in clients} == set(range(6))
@@ -190,12 +190,12 @@ async def test_tools_come_and_go_in_all_workers(both: Any, standing: SharedFleet
         ]
 
         async def listed() -> list[bool]:
-            return ["extra" in {tool.name for tool in await one.list_tools(refresh=True)} for one in clients]
+            return ["extra" in {tool.name for tool in await client.list_tools(refresh=True)} for client in clients]
 
         assert not (await first.call("grow")).json["result"].get("isError")
         await heard.wait_for("notifications/tools/list_changed", len(clients))
         assert all(await listed())
-        assert {(await one.call("extra")).value for one in both} == standing.workers()
+        assert {(await client.call("extra")).value for client in both} == standing.workers()
         await second.call("shrink")
         await heard.wait_for("notifications/tools/list_changed", 2 * len(clients))
         assert not any(await listed())
@@ -204,20 +204,20 @@ async def test_tools_come_and_go_in_all_workers(both: Any, standing: SharedFleet
 async def test_later_worker_has_earlier_additions(serve: Any, server_file: Path) -> None:
     await asyncio.to_thread(server_file.write_text, SERVER + MORE)
     fleet = await serve("--workers", "2", env={"PORTICO_DATA": str(server_file.parent)})
-    one = await HttpConnection.to(fleet.port)
-    by = (await one.call("grow")).value
+    result = await HttpConnection.to(fleet.port)
+    by = (await result.call("grow")).value
     assert not any("replicate=True" in text for text in fleet.log)
-    assert (await one.call("grow_here")).value == by
+    assert (await result.call("grow_here")).value == by
     await fleet.wait_until(lambda: any("alone" in text and "replicate=True" in text for text in fleet.log))
-    await one.close()
+    await result.close()
     [other] = fleet.workers() - {by}
     os.kill(other, signal.SIGKILL)
     await fleet.wait_until(lambda: other not in fleet.workers() and len(fleet.workers()) == 2)
     seen = set()
     while seen != fleet.workers():
-        one = await HttpConnection.to(fleet.port)
-        seen.add((await one.call("extra")).value)
-        await one.close()
+        result = await HttpConnection.to(fleet.port)
+        seen.add((await result.call("extra")).value)
+        await result.close()
 
 
 async def test_listener_at_one_worker_gets_changes_from_another(both: Any) -> None:

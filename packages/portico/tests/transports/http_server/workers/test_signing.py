@@ -108,8 +108,8 @@ def test_forwarded_body_requires_a_valid_signature() -> None:
     for wrong in (forged, sealed[:-1] + b"x", b"", b".", b"e30=.00", b"\xff.\xff", b"W10=." + sealed[-64:]):
         assert not ours.precheck(wrong, headed(wrong, 1_000_000))
     # Without the digest of a body there is no body that it could be good for.
-    said = urlsafe_b64encode(msgspec.json.encode(ForwardClaims(to="them", at=time.time(), nonce="1")))
-    unsaid = said + b"." + SigningKeys([KEY]).sign(b"requests that are sent on", said).hex().encode()
+    result = urlsafe_b64encode(msgspec.json.encode(ForwardClaims(to="them", at=time.time(), nonce="1")))
+    unsaid = result + b"." + SigningKeys([KEY]).sign(b"requests that are sent on", result).hex().encode()
     assert not ours.precheck(unsaid, headed(unsaid, 1000))
     assert ours.verify(unsaid, request()) is None
 
@@ -151,7 +151,7 @@ async def test_request_is_forwarded_at_most_twice(tmp_path: Path) -> None:
         assert (await arriving(THEIRS, 2)) == reverse_proxy.GONE_RESPONSE
         assert passed == []
         assert (await arriving(THEIRS, 1)).status == 200
-        assert [(one.to, one.hops) for one in passed if one is not None] == [(THEIRS, 2)]
+        assert [(item.to, item.hops) for item in passed if item is not None] == [(THEIRS, 2)]
         # What is for us is answered here, and says how far it has come: it is not sent on again.
         assert [(await arriving(OURS, hops)).hops for hops in (1, 2)] == [1, 2]
         # The page that has asked may read the answer: its origin was let in where it came from.
@@ -221,5 +221,5 @@ async def test_batched_loads_share_an_error() -> None:
 
     batches = BatchLoader(ask, 10)
     async with asyncio.timeout(10):
-        said = await asyncio.gather(*(batches.load(key) for key in "abc"), return_exceptions=True)
-    assert [type(one) for one in said] == [ValueError] * 3
+        result = await asyncio.gather(*(batches.load(key) for key in "abc"), return_exceptions=True)
+    assert [type(item) for item in result] == [ValueError] * 3

@@ -36,27 +36,27 @@ async def test_new_key_accepts_values_of_the_old_key(serve: Any, tmp_path: Path)
     fleet = await serve("--workers", "2", env={"PORTICO_STORE": str(store), "TMPDIR": str(tmp_path)})
     session = await Session(fleet.port).begin()
     line = await HttpConnection.to(fleet.port)
-    asked = (await line.call("name")).json["result"]
+    response = (await line.call("name")).json["result"]
     assert await asyncio.to_thread(keys, store, age=31 * 86400) == 1
     # Both have looked: the one has made it, and then each has looked again.
     await fleet.wait_until(lambda: asyncio.to_thread(lambda: keys(store) == 2))
     assert {(await session.call("pid")).status for _ in range(8)} == {200}
     assert {(await (await Session(fleet.port).begin()).call("pid")).status for _ in range(8)} == {200}
-    [key] = asked["inputRequests"]
+    [key] = response["inputRequests"]
     answers = {key: {"action": "accept", "content": {"value": "Ada"}}}
-    params = {"name": "name", "inputResponses": answers, "requestState": asked["requestState"]}
+    params = {"name": "name", "inputResponses": answers, "requestState": response["requestState"]}
     assert (await line.request_stateless("tools/call", params)).value.startswith("Ada ")
     await line.close()
 
 
 @pytest.fixture
 async def issuer() -> AsyncIterator[Any]:
-    found = Issuer()
+    result = Issuer()
     urls: asyncio.Queue[str] = asyncio.Queue()
     stop = asyncio.Event()
-    serving = asyncio.ensure_future(serve_http(found.pages(), port=0, on_ready=urls.put_nowait, stop=stop))
-    found.url = (await urls.get()).removesuffix("/mcp")
-    yield found
+    serving = asyncio.ensure_future(serve_http(result.pages(), port=0, on_ready=urls.put_nowait, stop=stop))
+    result.url = (await urls.get()).removesuffix("/mcp")
+    yield result
     stop.set()
     await serving
 
@@ -69,9 +69,9 @@ async def test_proof_is_valid_once_in_all_workers(serve: Any, server_file: Path,
     token = issuer.token(AUDIENCE, cnf={"jkt": prover.thumbprint}, exp=int(time.time()) + 600)
 
     async def show(line: HttpConnection, proof: str) -> Any:
-        shown = {"authorization": f"DPoP {token}", "dpop": proof}
+        output = {"authorization": f"DPoP {token}", "dpop": proof}
         params = {"name": "pid", "arguments": {}}
-        return await line.post(**{**line.stand_alone("tools/call", params), **shown})
+        return await line.post(**{**line.stand_alone("tools/call", params), **output})
 
     lines = [await HttpConnection.to(fleet.port) for _ in range(16)]
     by_pid = {(await show(line, prover.proof(token, AUDIENCE))).value: line for line in lines}

@@ -43,7 +43,7 @@ async def test_workers_and_their_sessions_are_shown_while_they_serve_and_after(s
     assert {worker["pid"] for worker in said["workers"]} == fleet.workers()
     assert all(worker["alive"] and worker["server"] == "many" for worker in said["workers"])
     assert sum(worker["sessions"] for worker in said["workers"]) == said["sessions"] == 6
-    assert {one["client"] for one in said["recent_sessions"]} == {"a test 1"}
+    assert {recent_session["client"] for recent_session in said["recent_sessions"]} == {"a test 1"}
     whole = {session.fields["mcp_session_id"] for session in sessions}
     assert not any(id in json.dumps(said) for id in whole)
     text = (await asyncio.to_thread(status, "--store", store, "--format", "table")).stdout

@@ -76,8 +76,8 @@ class Way:
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in (*both, writer, out):
-                one.cancel() if isinstance(one, asyncio.Task) else one.close()
+            for item in (*both, writer, out):
+                item.cancel() if isinstance(item, asyncio.Task) else item.close()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -89,10 +89,10 @@ class Way:
 
 @pytest.fixture
 async def way(postgres_url: str) -> AsyncIterator[Way]:
-    one = Way(postgres_url)
-    await one.mend()
-    yield one
-    await one.cut()
+    result = Way(postgres_url)
+    await result.mend()
+    yield result
+    await result.cut()
 
 
 @pytest.fixture
@@ -116,14 +116,14 @@ async def pid_at(session: Session, fleet: Any) -> Any:
 
 async def who_at_last(session: Session, fleet: Any) -> Any:
     """The same, once it is no refusal any more."""
-    said: list[Any] = []
+    messages: list[Any] = []
 
     async def is_settled() -> bool:
-        said.append(await pid_at(session, fleet))
-        return said[-1] != 503
+        messages.append(await pid_at(session, fleet))
+        return messages[-1] != 503
 
     await fleet.wait_until(is_settled)
-    return said[-1]
+    return messages[-1]
 
 
 @pytest.mark.parametrize("how", ["cut", "silence"])
@@ -135,12 +135,12 @@ async def test_partitioned_worker_stops_before_takeover(both: Any, way: Way, how
     assert (await listening.head())[0] == 200
     await getattr(way, how)()
     assert await pid_at(session, first) == first.process.pid
-    said: list[tuple[Any, Any]] = []
+    messages: list[tuple[Any, Any]] = []
     async with asyncio.timeout(TIMEOUT_SECONDS):
-        while not said or said[-1][1] != second.process.pid:
-            said.append((await pid_at(session, first), await pid_at(session, second)))
+        while not messages or messages[-1][1] != second.process.pid:
+            messages.append((await pid_at(session, first), await pid_at(session, second)))
             await asyncio.sleep(0.05)
-    assert set(said[:-1]) <= {(first.process.pid, 503), (503, 503)}
+    assert set(messages[:-1]) <= {(first.process.pid, 503), (503, 503)}
     # The last time it was asked before the other one, which had not taken over yet.
     assert await pid_at(session, first) == 503
     # What was listened to has ended: its client comes back, and hears where it is heard.
@@ -160,10 +160,10 @@ async def test_client_that_disconnects_is_removed_everywhere(both: Any, way: Way
     assert await pid_at(session, first) == first.process.pid
     await way.cut()
     assert await who_at_last(session, second) == second.process.pid
-    one = await HttpConnection.to(second.port)
-    await one.send("DELETE", **session.fields)
-    assert (await one.answer()).status == 204
-    await one.close()
+    result = await HttpConnection.to(second.port)
+    await result.send("DELETE", **session.fields)
+    assert (await result.answer()).status == 204
+    await result.close()
     await way.mend()
     assert await who_at_last(session, first) == 404
     assert await pid_at(session, second) == 404
@@ -199,8 +199,8 @@ async def test_local_worker_confirms_takeover(
     assert await pid_at(session, second) == first.process.pid
     await way.cut()
     async with asyncio.timeout(TIMEOUT_SECONDS):
-        while (said := await pid_at(session, second)) != second.process.pid:
-            assert said in (first.process.pid, 503)
+        while (result := await pid_at(session, second)) != second.process.pid:
+            assert result in (first.process.pid, 503)
             await asyncio.sleep(0.05)
     assert await pid_at(session, first) == 503
 

@@ -232,11 +232,11 @@ async def test_changed_address_is_not_sent_to(postgres_url: str) -> None:
     ours, theirs = [await open_worker_store(postgres_url, worker * 16, "s", signing) for worker in "ab"]
     try:
         await theirs.renew_lease("10.0.0.2:8001")
-        found = await ours.find_worker("b" * 16)
-        assert found is not None and found.address == "10.0.0.2:8001"
+        match = await ours.find_worker("b" * 16)
+        assert match is not None and match.address == "10.0.0.2:8001"
         await change(postgres_url, "update portico_worker set address = '203.0.113.9:80'")
-        found = await ours.find_worker("b" * 16)
-        assert found is not None and found.lives and found.address is None
+        match = await ours.find_worker("b" * 16)
+        assert match is not None and match.lives and match.address is None
     finally:
         await ours.close()
         await theirs.close()
@@ -278,8 +278,8 @@ async def test_only_declared_components_are_added_and_only_by_workers(
 
     before = await tools()
     for name in names:
-        said = json.dumps(["many", "x", "portico/added", name])
-        packet = json.dumps(["stranger", [["portico changes", said]], 1, 0.0])
+        result = json.dumps(["many", "x", "portico/added", name])
+        packet = json.dumps(["stranger", [["portico changes", result]], 1, 0.0])
         await asyncio.to_thread(_notify, postgres_url, packet)
         # And as a row, for workers that are started later.
         row = "insert into portico_run_time_change (id, server, method, name, made_at) values (?, 'many', ?, ?, 0)"
@@ -382,9 +382,9 @@ def test_folder_of_another_user_is_rejected(tmp_path: Path, monkeypatch: pytest.
     for parent in (temporary, data):
         (parent / first.name).mkdir(exist_ok=True)
         (parent / first.name).chmod(0o755)
-    found = {default_socket_dir("store", "server") for _ in range(2)}
-    assert len(found) == 2
-    assert all(stat.S_IMODE(os.stat(one).st_mode) == 0o700 for one in found)
+    names = {default_socket_dir("store", "server") for _ in range(2)}
+    assert len(names) == 2
+    assert all(stat.S_IMODE(os.stat(item).st_mode) == 0o700 for item in names)
     # Workers of one supervisor still find each other.
     supervisor = tmp_path / "supervisor"
     supervisor.mkdir(mode=0o700)

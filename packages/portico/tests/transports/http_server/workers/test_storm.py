@@ -95,14 +95,14 @@ class Caller:
                 await asyncio.sleep(0.05)
             else:
                 assert answer.status == 200, (answer.status, answer.body)
-                told = "error" not in answer.json and not answer.json["result"].get("isError")
-                (self.answered if told else self.refused).append(word)
+                error = "error" not in answer.json and not answer.json["result"].get("isError")
+                (self.answered if error else self.refused).append(word)
                 await asyncio.sleep(REST)
 
 
 async def start_tasks(ports: list[int], path: Path, over: asyncio.Event) -> dict[str, str]:
     """The tasks that were taken, by their words."""
-    taken: dict[str, str] = {}
+    item: dict[str, str] = {}
     number = 0
     while not over.is_set():
         number += 1
@@ -111,12 +111,12 @@ async def start_tasks(ports: list[int], path: Path, over: asyncio.Event) -> dict
                 started = await client.start_task(
                     "task", {"path": str(path), "word": str(number)}, timeout=TIMEOUT_SECONDS
                 )
-                taken[str(number)] = started.id
+                item[str(number)] = started.id
         except (PorticoError, OSError):
             # It was said that it was not taken, or not said that it was.
             pass
         await asyncio.sleep(0.2)
-    return taken
+    return item
 
 
 async def stop_the_store(postgres_server: Any) -> float:
@@ -153,7 +153,7 @@ async def test_calls_are_executed_exactly_once_under_load(
         Caller(await Session(machines.ports[number % 2]).begin(), number, machines.ports, counted)
         for number in range(SESSIONS)
     ]
-    calling = [asyncio.ensure_future(one.keep_calling(over)) for one in callers]
+    calling = [asyncio.ensure_future(caller.keep_calling(over)) for caller in callers]
     tasks = asyncio.ensure_future(start_tasks(machines.ports, tmp_path / "tasks", over))
     away: list[float] = []
     for kill in range(KILLS):
@@ -165,30 +165,28 @@ async def test_calls_are_executed_exactly_once_under_load(
             await machines.replace_all()
     over.set()
     await asyncio.gather(*calling)
-    taken = await tasks
+    item = await tasks
 
     # No session has ended: each of them is answered at either machine.
-    for one in callers:
+    for caller in callers:
         for port in machines.ports:
-            one.session.port = port
-            assert (await one.session.call("pid")).status == 200
+            caller.session.port = port
+            assert (await caller.session.call("pid")).status == 200
     # No task that was taken is lost.
-    assert taken
+    assert item
     async with Client(fleets[0].url) as client:
-        for word, id in taken.items():
+        for word, id in item.items():
             assert (await client.task(id, "task").result(timeout=TIMEOUT_SECONDS)).data == word
     # No call was made twice, and none is lost without the client's being told.
     made = Counter(await asyncio.to_thread(lambda: counted.read_text().split()))
     assert max(made.values()) == 1
-    answered = {word for one in callers for word in one.answered}
-    refused = {word for one in callers for word in one.refused}
-    unknown = {word for one in callers for word in one.unknown}
+    answered = {word for caller in callers for word in caller.answered}
+    refused = {word for caller in callers for word in caller.refused}
+    unknown = {word for caller in callers for word in caller.unknown}
     assert answered <= set(made)
     assert not refused & set(made)
     assert set(made) <= answered | unknown
-    print(
-        f"{len(answered)} answered, {len(refused)} refused, {len(unknown)} unknown, {len(taken)} tasks, {KILLS} kills"
-    )
+    print(f"{len(answered)} answered, {len(refused)} refused, {len(unknown)} unknown, {len(item)} tasks, {KILLS} kills")
     for fleet in fleets:
         assert await fleet.end() == 0
     verify = [sys.executable, "-m", "portico", "audit", "verify", "--store", postgres_url]

@@ -52,42 +52,42 @@ async def gateway(serve: Any, tmp_path: Path) -> Any:
 
 async def ask(port: int, word: str) -> dict[str, Any]:
     """A call as far as its question: the params to go on with."""
-    one = await HttpConnection.to(port)
-    asked = (await one.call("one_greet", word=word)).json["result"]
-    await one.close()
-    [key] = asked["inputRequests"]
+    result = await HttpConnection.to(port)
+    response = (await result.call("one_greet", word=word)).json["result"]
+    await result.close()
+    [key] = response["inputRequests"]
     answers = {key: {"action": "accept", "content": {"name": word}}}
     params = {"name": "one_greet", "arguments": {"word": word}}
-    return {**params, "inputResponses": answers, "requestState": asked["requestState"]}
+    return {**params, "inputResponses": answers, "requestState": response["requestState"]}
 
 
 async def go_on(port: int, params: dict[str, Any]) -> Any:
-    one = await HttpConnection.to(port)
+    result = await HttpConnection.to(port)
     try:
-        return await one.request_stateless("tools/call", params)
+        return await result.request_stateless("tools/call", params)
     finally:
-        await one.close()
+        await result.close()
 
 
 async def test_response_reaches_the_waiting_worker(gateway: Any) -> None:
     fleet, counted = gateway
-    asked = [await ask(fleet.port, str(number)) for number in range(CALLS)]
-    said = [await go_on(fleet.port, params) for params in asked]
-    assert [one.value for one in said] == [f"Hello, {number}!" for number in range(CALLS)]
-    again = [await go_on(fleet.port, params) for params in asked]
-    assert all("the call has ended" in one.json["error"]["message"] for one in again)
+    requests = [await ask(fleet.port, str(number)) for number in range(CALLS)]
+    messages = [await go_on(fleet.port, params) for params in requests]
+    assert [item.value for item in messages] == [f"Hello, {number}!" for number in range(CALLS)]
+    again = [await go_on(fleet.port, params) for params in requests]
+    assert all("the call has ended" in item.json["error"]["message"] for item in again)
     assert Counter(counted.read_text().split()) == Counter(map(str, range(CALLS)))
 
 
 async def test_parked_calls_of_a_killed_worker_are_reported_as_ended(gateway: Any) -> None:
     fleet, counted = gateway
-    asked = [await ask(fleet.port, str(number)) for number in range(CALLS)]
+    requests = [await ask(fleet.port, str(number)) for number in range(CALLS)]
     victim = min(fleet.workers())
     os.kill(victim, signal.SIGKILL)
     await fleet.wait_until(lambda: victim not in fleet.workers() and len(fleet.workers()) == 2)
-    said = [(await go_on(fleet.port, params)).json for params in asked]
-    answered = [one for one in said if "result" in one]
-    assert all("the call has ended" in one["error"]["message"] for one in said if "error" in one)
+    messages = [(await go_on(fleet.port, params)).json for params in requests]
+    answered = [item for item in messages if "result" in item]
+    assert all("the call has ended" in item["error"]["message"] for item in messages if "error" in item)
     assert len(answered) == (len(counted.read_text().split()) if counted.exists() else 0)
     # They can be made anew.
     assert (await go_on(fleet.port, await ask(fleet.port, "anew"))).value == "Hello, anew!"
@@ -102,11 +102,11 @@ async def test_task_of_the_gateway_is_found_by_every_worker(gateway: Any) -> Non
             clients.append(await stack.enter_async_context(Client(fleet.url, elicitation_handler=answer)))
         task = await clients[0].start_task("one_greet", {"word": "task"})
         seen = [client.task(task.id, "one_greet") for client in clients]
-        for one in seen:
-            await one.refresh()
-            assert one.status in ("working", "input_required")
+        for item in seen:
+            await item.refresh()
+            assert item.status in ("working", "input_required")
         assert (await seen[-1].result()).text == "Hello, client 5!"
-        assert {(await one.result()).text for one in seen} == {"Hello, client 5!"}
+        assert {(await item.result()).text for item in seen} == {"Hello, client 5!"}
     assert counted.read_text().split() == ["task"]
 
 

@@ -29,7 +29,7 @@ async def test_removing_a_token_ends_its_streams_in_all_workers(serve: Any, tmp_
     file = tmp_path / "tokens.toml"
     ada, bob = [await asyncio.to_thread(tokens, "add", name, "--file", file) for name in ("ada", "bob")]
     fleet = await serve("--workers", "2", "--token-file", file)
-    asked = HttpConnection.stand_alone("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
+    result = HttpConnection.stand_alone("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
     lines: dict[str, list[HttpConnection]] = {ada: [], bob: []}
     for token in (ada, bob):
         # By as many connections that both workers have some.
@@ -39,21 +39,21 @@ async def test_removing_a_token_ends_its_streams_in_all_workers(serve: Any, tmp_
             await session.begin()
             by_get, modern = await HttpConnection.to(fleet.port), await HttpConnection.to(fleet.port)
             await by_get.send("GET", **session.fields)
-            await modern.send("POST", **asked, authorization=f"Bearer {token}")
+            await modern.send("POST", **result, authorization=f"Bearer {token}")
             lines[token] += [by_get, modern]
-        for one in lines[token]:
-            assert (await one.head())[0] == 200
+        for line in lines[token]:
+            assert (await line.head())[0] == 200
     await asyncio.to_thread(tokens, "remove", "ada", "--file", file)
-    for one in lines[ada]:
-        while await one.chunk():
+    for line in lines[ada]:
+        while await line.chunk():
             pass
     # Those of another person go on: they still wait for what is said next.
-    rest = [asyncio.ensure_future(last_chunk(one)) for one in lines[bob]]
+    rest = [asyncio.ensure_future(last_chunk(line)) for line in lines[bob]]
     assert not (await asyncio.wait(rest, timeout=1.0))[0]
-    for one in rest:
-        one.cancel()
-    for one in (*lines[ada], *lines[bob]):
-        await one.close()
+    for line in rest:
+        line.cancel()
+    for line in (*lines[ada], *lines[bob]):
+        await line.close()
 
 
 async def test_forwarded_request_with_revoked_token_is_rejected(

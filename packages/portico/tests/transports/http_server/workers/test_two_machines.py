@@ -49,8 +49,8 @@ async def test_every_call_of_every_client_is_answered(behind_nginx: Any, tmp_pat
         async with Client(
             f"http://127.0.0.1:{port}/mcp", protocol_version=revision, elicitation_handler=answer
         ) as client:
-            said = await client.call_tool("name")
-            assert said.content[0].text.startswith("Ada ")
+            result = await client.call_tool("name")
+            assert result.content[0].text.startswith("Ada ")
 
     # The one goes away, properly: what it had goes on in the other.
     first, second = fleets
@@ -74,18 +74,18 @@ async def test_between_machines_requests_travel_by_tls(serve: Any, postgres_url:
         fleets.append(await serve("--ssl-certfile", both, env={k: v for k, v in env.items() if v}))
 
     async def call(fleet: Any, session: Session) -> Any:
-        one = await HttpConnection.to(fleet.port, ssl=context, server_hostname="localhost")
+        item = await HttpConnection.to(fleet.port, ssl=context, server_hostname="localhost")
         try:
-            return await session.call("pid", one)
+            return await session.call("pid", item)
         finally:
-            await one.close()
+            await item.close()
 
     first = await HttpConnection.to(fleets[0].port, ssl=context, server_hostname="localhost")
     session = Session(fleets[0].port)
     await session.begin(line=first)
     await first.close()
     answers = [await call(fleet, session) for fleet in fleets[:2] for _ in range(2)]
-    assert [one.value for one in answers] == [fleets[0].process.pid] * 4
+    assert [item.value for item in answers] == [fleets[0].process.pid] * 4
     # Who does not know the authority does not send it there; and the session stays where it is.
     refused = await call(fleets[2], session)
     assert refused.status == 503

@@ -22,14 +22,14 @@ from support.worker_processes import HttpConnection, certificate, is_secret_hidd
 
 async def pids(port: int, least: int = 2) -> set[int]:
     """The processes that answer: connections are made until so many have."""
-    found: set[int] = set()
+    result: set[int] = set()
     for _ in range(200):
         one = await HttpConnection.to(port)
-        found.add((await one.call("pid")).value)
+        result.add((await one.call("pid")).value)
         await one.close()
-        if len(found) >= least:
+        if len(result) >= least:
             break
-    return found
+    return result
 
 
 async def test_workers_answer_and_the_supervisor_does_not(serve: Any) -> None:
@@ -76,8 +76,8 @@ async def test_on_sighup_all_are_replaced_and_no_call_is_rejected(serve: Any, tm
 
 async def test_running_call_finishes_during_shutdown(serve: Any, line: Any, tmp_path: Path) -> None:
     fleet = await serve("--workers", "1")
-    one = await line(fleet.port)
-    calling = asyncio.ensure_future(one.call("slowly", path=str(tmp_path / "flag")))
+    result = await line(fleet.port)
+    calling = asyncio.ensure_future(result.call("slowly", path=str(tmp_path / "flag")))
     await fleet.wait_until((tmp_path / "flag").exists)
     fleet.process.send_signal(signal.SIGTERM)
     (tmp_path / "flag").unlink()
@@ -123,10 +123,10 @@ async def test_response_may_reach_another_worker(standing: Any, line: Any) -> No
     by_pid = {(await one.call("pid")).value: one for one in lines}
     assert len(by_pid) == 2
     first, second = by_pid.values()
-    asked = (await first.call("name")).json["result"]
-    [key] = asked["inputRequests"]
+    response = (await first.call("name")).json["result"]
+    [key] = response["inputRequests"]
     answers = {key: {"action": "accept", "content": {"value": "Ada"}}}
-    params = {"name": "name", "inputResponses": answers, "requestState": asked["requestState"]}
+    params = {"name": "name", "inputResponses": answers, "requestState": response["requestState"]}
     assert (await second.request_stateless("tools/call", params)).value.startswith("Ada ")
 
 
@@ -137,9 +137,9 @@ async def test_unix_socket_is_private(serve: Any, tmp_path: Path) -> None:
     path = tmp_path / "s"
     fleet = await serve("--workers", "1", "--unix-socket", path)
     assert path.stat().st_mode & 0o777 == 0o600
-    one = HttpConnection(*await asyncio.open_unix_connection(path))
-    assert (await one.call("pid")).value in fleet.workers()
-    await one.close()
+    result = HttpConnection(*await asyncio.open_unix_connection(path))
+    assert (await result.call("pid")).value in fleet.workers()
+    await result.close()
     assert await fleet.end() == 0
     assert not path.exists()
 
@@ -149,9 +149,9 @@ async def test_unix_socket_in_use_is_not_removed(serve: Any, tmp_path: Path) -> 
     fleet = await serve("--unix-socket", path)
     other = await serve("--unix-socket", path, ready=False)
     assert await other.process.wait() == 2
-    one = HttpConnection(*await asyncio.open_unix_connection(path))
-    assert (await one.call("pid")).value == fleet.process.pid
-    await one.close()
+    result = HttpConnection(*await asyncio.open_unix_connection(path))
+    assert (await result.call("pid")).value == fleet.process.pid
+    await result.close()
 
 
 @pytest.mark.parametrize("workers", [(), ("--workers", "1")])
@@ -165,16 +165,16 @@ async def test_sockets_of_systemd_are_taken(start: Any, server_file: Path, line:
         )
         served = ("-m", "portico", "serve", server_file, "--transport", "http", "--fd", *workers)
         fleet = await start("-c", code, listening.fileno(), *served, pass_fds=[listening.fileno()])
-        one = await line(listening.getsockname()[1])
-    assert (await one.call("pid")).value in (fleet.workers() or {fleet.process.pid})
+        response = await line(listening.getsockname()[1])
+    assert (await response.call("pid")).value in (fleet.workers() or {fleet.process.pid})
 
 
 async def test_workers_speak_tls(serve: Any, line: Any, tmp_path: Path) -> None:
     both = certificate(tmp_path)
     fleet = await serve("--workers", "1", "--ssl-certfile", both)
     context = ssl.create_default_context(cafile=both)
-    one = await line(fleet.port, ssl=context, server_hostname="localhost")
-    assert (await one.call("pid")).value in fleet.workers()
+    result = await line(fleet.port, ssl=context, server_hostname="localhost")
+    assert (await result.call("pid")).value in fleet.workers()
 
 
 # What they are told
