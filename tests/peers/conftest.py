@@ -111,7 +111,7 @@ def peers() -> None:
 
 @pytest.fixture(autouse=True)
 def no_complaints(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """A client that cannot read what we send says so in its log, and goes on as if nothing had been sent."""
+    """Fail if a client logged an unreadable message, which it otherwise ignores."""
     yield
     complaints = [
         record.getMessage()
@@ -122,7 +122,7 @@ def no_complaints(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 async def within(awaited: Awaitable[Any]) -> Any:
-    """Nothing in these tests takes long; what does has failed."""
+    """Limit the duration of a test."""
     async with asyncio.timeout(TIMEOUT_SECONDS):
         return await awaited
 
@@ -294,13 +294,13 @@ class Fast(Peer):
 
 
 def command(server: str) -> list[str]:
-    """How Python is told to serve one of SERVERS on stdio."""
+    """Return the command that serves one of SERVERS on stdio."""
     return ["-m", "portico", "serve", SERVERS[server]]
 
 
 @contextmanager
 def serving(server: str, *options: str) -> Iterator[str]:
-    """One of SERVERS over HTTP, on a port that the system chose: its URL. When told to end, it does.
+    """Run one of SERVERS over HTTP on a free port and yield its URL.
 
     `SERVE_OPTIONS="--workers 2"` has all of them served so.
     """
@@ -357,13 +357,13 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="session")
 def servers_by_name() -> dict[str, str]:
-    """What `portico serve` is told to serve, by the name that `serve` and `connect` take. A test may add to it."""
+    """Return the targets of `portico serve` by the name that `serve` and `connect` use. A test may add to it."""
     return SERVERS
 
 
 @pytest.fixture(scope="session")
 def serve() -> Iterator[Callable[[str], AbstractContextManager[str]]]:
-    """`with serve("changing") as url`: a server of one's own, or the one for all if nothing in it changes."""
+    """Yield a URL: `with serve("changing") as url`. Servers that nothing changes are shared."""
     running: dict[str, str] = {}
     with ExitStack() as stack:
 
@@ -412,7 +412,7 @@ async def _official(
 
 
 async def _shake_hands(session: Any, revision: str, able: bool) -> None:
-    """`session.initialize()`, with a revision that it does not offer any more."""
+    """Run `session.initialize()` with a protocol version that it no longer offers."""
     capabilities = types.ClientCapabilities()
     if able:
         forms = types.ElicitationCapability(
@@ -472,11 +472,11 @@ async def _connect(
 
 @pytest.fixture
 def connect_at() -> Any:
-    """`async with connect_at(url, "official", "2025-11-25") as peer`: one client, of a server that is there already."""
+    """Connect one client to a running server: `async with connect_at(url, "official", "2025-11-25") as peer`."""
     return lambda url, client, revision: _connect(lambda _: nullcontext(url), client, "http", revision)
 
 
 @pytest.fixture
 def connect(request: pytest.FixtureRequest, serve: Any) -> Any:
-    """`async with connect("small") as peer`: one client, on one transport, at one revision."""
+    """Connect one client, on one transport, at one protocol version: `async with connect("small") as peer`."""
     return partial(_connect, serve, *request.param)

@@ -20,20 +20,20 @@ class Spoken:
         self.child = child
 
     async def line(self) -> str:
-        """The next line of standard output."""
+        """Return the next line of standard output."""
         async with asyncio.timeout(TIMEOUT_SECONDS):
             output: bytes = await self.child.process.stdout.readline()
         return output.decode()
 
     async def exchange(self, line: str) -> str:
-        """What one line is answered with: one line, without its end."""
+        """Return the response line to one line."""
         self.child.send_bytes(line.encode())
         result = await self.line()
         assert result.endswith("\n")
         return result[:-1]
 
     async def request(self, message: dict[str, Any]) -> Any:
-        """The answer to a message of a document. What comes before it is put aside."""
+        """Return the response to a message; notifications before it are stored."""
         self.child.send(message)
         return await self.child.response(message["id"])
 
@@ -52,7 +52,7 @@ class Spoken:
         self.child.notify(method, params)
 
     async def heard(self, method: str) -> Any:
-        """The next message of this kind that the server sends of its own accord."""
+        """Return the next notification of this kind."""
         while True:
             for other_message in self.child.other_messages:
                 if other_message.get("method") == method:
@@ -86,7 +86,7 @@ def serve(spawn: Callable[..., Any], tmp_path: Path) -> Serve:
 
 
 def text_of(answer: Any) -> str:
-    """What a tool said, in its one block."""
+    """Return the text of a tool result with one block."""
     (block,) = answer["result"]["content"]
     assert block["type"] == "text"
     return str(block["text"])

@@ -321,6 +321,6 @@ def certificate(folder: Path) -> Path:
 
 
 def is_secret_hidden(secret: str, process: int) -> bool:
-    """Whether something stands neither in the environment nor on the command line of a process."""
+    """Return whether a secret is in neither the environment nor the command line of a process."""
     folder = Path(f"/proc/{process}")
     return not any(secret.encode() in (folder / name).read_bytes() for name in ("environ", "cmdline"))

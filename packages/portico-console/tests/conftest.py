@@ -73,11 +73,11 @@ class ServedConsole:
             self._found.set()
 
     def fresh_link(self) -> str:
-        """Another link, for another browser."""
+        """Create another link, for another browser."""
         return self.portico("console", self.origin).strip()
 
     def portico(self, *command: str) -> str:
-        """What another client of the same server says, on the command line."""
+        """Run another client of the same server on the command line."""
         done = self._fork_server.run(*command, env=self.environment)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -127,7 +127,7 @@ class Visit:
             self.wrong.append(f"a request to {request.url}")
 
     def enter(self) -> None:
-        """In by the link, once for each server."""
+        """Open the link, once per server."""
         if self.console.state is None:
             self.page.goto(self.console.link)
             self.page.locator("nav").wait_for(state="attached")
@@ -138,7 +138,7 @@ class Visit:
             self.page.locator("nav").wait_for(state="attached")
 
     def go(self, *parts: str, target: str | None = None) -> None:
-        """By the address, as a bookmark does."""
+        """Open the address directly, as a bookmark does."""
         if target is None:
             # Whichever is open: the address of the first view says it.
             target = (self.page.locator("nav a").first.get_attribute("href") or "#/self/").split("/")[1]
@@ -146,7 +146,7 @@ class Visit:
         self.page.evaluate("address => { location.hash = address }", address)
 
     def violations(self) -> list[str]:
-        """The rules of axe that the page as it is now breaks."""
+        """Return the rules of axe that the current page violates."""
         if not self.page.evaluate("typeof axe !== 'undefined'"):
             self.page.evaluate(
                 resources.files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
@@ -161,7 +161,7 @@ class Visit:
 
 @pytest.fixture(scope="session")
 def program() -> str:
-    """Chromium; without it nothing need be started."""
+    """Locate Chromium; without it nothing is started."""
     try:
         return chromium.executable()
     except debian.NotInstalled as why:
@@ -170,14 +170,14 @@ def program() -> str:
 
 @pytest.fixture(scope="module")
 def browser(program: str) -> Iterator[Any]:
-    """One for a file: while it is there Playwright's loop runs in this thread, and the tests of other files have theirs."""
+    """Start one browser per file: Playwright's loop runs in this thread, which other files use for theirs."""
     with chromium.running(program) as item:
         yield item
 
 
 @pytest.fixture(scope="session")
 def serve(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., ServedConsole]]:
-    """Starts a console for a command line; the same one for the same."""
+    """Start a console for a command line; equal command lines share one."""
     running: dict[tuple[str, ...], ServedConsole] = {}
 
     def start(*command: str) -> ServedConsole:
@@ -202,7 +202,7 @@ def services(program: str, serve: Callable[..., ServedConsole]) -> ServedConsole
 
 @pytest.fixture(scope="module")
 def visit(browser: Any) -> Iterator[Callable[..., Visit]]:
-    """A page of a console; the same one for the same wishes, because to open one takes longer than what is done on it."""
+    """Open a page of a console; equal requests share one, because opening takes longer than most tests."""
     known_names: dict[str, Visit] = {}
 
     def start(console: ServedConsole, **options: Any) -> Visit:
@@ -219,7 +219,7 @@ def visit(browser: Any) -> Iterator[Callable[..., Visit]]:
 
 @pytest.fixture
 def tried(visit: Callable[..., Visit], varied: ServedConsole) -> Iterator[Visit]:
-    """The page of the varied server, on which nothing has gone wrong."""
+    """Yield the page of the varied server and check that no error occurred."""
     seen = visit(varied)
     yield seen
     assert not seen.wrong, seen.wrong

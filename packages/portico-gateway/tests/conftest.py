@@ -20,7 +20,7 @@ REDIRECT_URI = "http://127.0.0.1:9/callback"
 
 @pytest.fixture(scope="session")
 def login_issuer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A login that knows neither registration nor documents: one client, ours."""
+    """Run a login without registration and client metadata documents: one client, ours."""
     try:
         with login_provider(tmp_path_factory.mktemp("oidc")) as issuer:
             yield issuer

@@ -13,7 +13,7 @@ __all__ = ["both_engines"]
 
 @pytest.fixture
 def bare_url(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> str:
-    """A store without tables."""
+    """Return a store without tables."""
     if engine == "sqlite":
         return f"sqlite://{tmp_path}/store.db"
     response: str = request.getfixturevalue("postgres_url")

@@ -77,7 +77,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_odd(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """What our client finds odd in these servers, or leaves behind, is in the log."""
+    """Fail if our client logged a warning about these servers."""
     yield
     odd = [
         record.getMessage()
@@ -125,7 +125,7 @@ class Servers:
         return [str(binary), "--kubeconfig", str(self.kubeconfig("first")), *where, *more]
 
     def kubeconfig(self, *contexts: str) -> Path:
-        """The Go program's configuration. It watches the file, and has one more tool when there are two contexts."""
+        """Write the configuration of the Go server, which watches it and has one more tool with two contexts."""
         file = self.folder / "kubeconfig.yaml"
         result = ", ".join(f"{{name: {name}, context: {{cluster: none, user: none}}}}" for name in contexts)
         file.write_text(KUBECONFIG.replace("CONTEXTS", result), encoding="utf-8")
@@ -164,7 +164,7 @@ def free_port() -> int:
 
 @contextmanager
 def serving(servers: Servers, server: str, transport: str, port: int = 0) -> Iterator[str]:
-    """A server over HTTP: its URL. Not all of them can be told to choose a port, or say which one they chose."""
+    """Run a server over HTTP and yield its URL. Some cannot choose a free port or report it."""
     port = port or free_port()
     process = subprocess.Popen(
         servers.command(server, transport, port),
@@ -200,7 +200,7 @@ def serving(servers: Servers, server: str, transport: str, port: int = 0) -> Ite
 
 
 def _reach(port: int) -> None:
-    """Some say that they are there before they are."""
+    """Wait until the server responds: some report readiness too early."""
     until = time.monotonic() + TIMEOUT_SECONDS
     while True:
         try:
@@ -225,13 +225,13 @@ Start = Callable[..., AbstractContextManager[str]]
 
 @pytest.fixture(scope="session")
 def start(servers: Servers) -> Start:
-    """`with start("everything", "http") as url`: a server of one's own."""
+    """Start a separate server: `with start("everything", "http") as url`."""
     return lambda server, transport, port=0: serving(servers, server, transport, port)
 
 
 @pytest.fixture(scope="session")
 def running(servers: Servers) -> Iterator[Callable[[str, str], str]]:
-    """`running("everything", "http")`: the URL of the one for all."""
+    """Return the URL of the shared server: `running("everything", "http")`."""
     urls: dict[tuple[str, str], str] = {}
     with ExitStack() as stack:
 
@@ -310,7 +310,7 @@ class Talk:
             self.sent.append(bytes(message))
 
     async def wait_for(self, enough: Callable[[], Any]) -> None:
-        """What is said unasked comes when it comes."""
+        """Wait for a notification."""
         async with asyncio.timeout(TIMEOUT_SECONDS):
             while not enough():
                 self._news.clear()
@@ -319,7 +319,7 @@ class Talk:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def connection(leg: Leg, target: Callable[[Leg], str | list[str]]) -> AsyncIterator[Talk]:
-    """Opened by one task and closed by another."""
+    """Open a connection in one task and close it in another."""
     talk = Talk(target(leg), leg.revision)
     async with asyncio.timeout(STARTING):
         await talk.client.connect()
@@ -341,7 +341,7 @@ def client(talk: Talk) -> Client:
 
 @pytest.fixture(scope="session")
 def talking() -> Callable[..., Talk]:
-    """`talk = talking(target)`, for a connection of one's own: `async with talk.client`."""
+    """Return a separate connection: `talk = talking(target)`, `async with talk.client`."""
     return Talk
 
 

@@ -197,7 +197,7 @@ class Leg:
 
 
 def expected_failures(path: Path, side: str) -> frozenset[str]:
-    """The scenarios in a file of expected failures, as the suite reads it.
+    """Return the scenarios in a file of expected failures, as the suite reads it.
 
     Of YAML we read what we write: a key for each side, and below it one whole scenario a line. Anything else is an
     error, for a line that only one of the two readers understands would be excused by one and not by the other.
@@ -220,7 +220,7 @@ def expected_failures(path: Path, side: str) -> frozenset[str]:
 
 
 def _table(text: str) -> dict[str, dict[str, int]]:
-    """Column by column: scenario → number."""
+    """Return the columns: scenario to number."""
     head, *rows = (line.split() for line in text.strip().splitlines())
     return {
         column: {row[0]: int(row[place]) for row in rows if row[place] != "-"}
@@ -255,7 +255,7 @@ def _server_legs() -> list[Leg]:
 
 
 def _gateway_legs() -> list[Leg]:
-    """A client of either era at a gateway, and a server of either era behind it."""
+    """Return runs of a client of each generation at a gateway with a server of each generation."""
     table, eras = _table(SERVER_CHECKS), ("2025-11-25", "2026-07-28")
     # A server that hangs up in the middle of a call, to be polled, has a gateway wait for it all the same.
     table["2025-11-25"]["server-sse-polling"] -= 1

@@ -102,7 +102,7 @@ class Suite:
         return {} if ending is None else {"": ending}
 
     def _run_each(self, leg: Leg, target: list[str], folder: Path) -> dict[str, ExitReport]:
-        """A few at a time, and each alone, so that what a client ends with counts.
+        """Run the scenarios separately, a few concurrently, so that the exit status of each client counts.
 
         That is also why the suite is not told what is expected to fail: it would look at nothing else then, neither at
         the client's exit status nor at its time. A warning is a failure to it all the same.

@@ -53,11 +53,11 @@ class Server:
 
     @property
     def target(self) -> list[str]:
-        """How the suite is told."""
+        """Return the arguments for the suite."""
         return ["--url", self.url]
 
     def output_tail(self) -> str:
-        """The end of its output, when it is ours to read."""
+        """Return the end of the server's output, if it is ours."""
         if self.child is None:
             return ""
         ended = "" if self.child.code is None else f"The server has ended with {self.child.code}. "
@@ -89,7 +89,7 @@ class Face(Server):
 
 
 def our_client() -> Client:
-    """The example with everything in it. `exec`, because the shell that the suite runs it in is all it can end."""
+    """Return the command of the example client. `exec`, because the suite can only end the shell it runs."""
     return Client(f"exec {shlex.quote(sys.executable)} {shlex.quote(str(ROOT / EXAMPLE_CLIENT))}")
 
 
@@ -151,7 +151,7 @@ def _behind_gateway(file: Path, revision: str) -> Path:
 
 
 def reached(url: str) -> Server:
-    """A server that someone else has started."""
+    """Return a server that runs already."""
     address = urlsplit(url)
     server = Server(url)
     _wait_for(address.hostname or "", address.port or 80, REACH_SECONDS, server)

@@ -57,12 +57,12 @@ class Outcome:
 
     @property
     def due(self) -> int:
-        """How many checks must pass."""
+        """Return the number of checks that must pass."""
         return sum(number for scenario, number in self.leg.checks.items() if scenario not in self.expected)
 
 
 def read(folder: Path) -> Results:
-    """Every checks.json below the folder that the suite wrote into, by scenario."""
+    """Read every checks.json below the suite's output folder, by scenario."""
     results: Results = {}
     for path in sorted(folder.rglob("checks.json")):
         # A scenario's name may have a slash in it (`auth/…`), and then its folder is nested.
@@ -81,7 +81,7 @@ def read(folder: Path) -> Results:
 def evaluate(
     leg: Leg, results: Results, expected_file: Path, endings: Mapping[str, ExitReport], seconds: float
 ) -> Outcome:
-    """`endings` has what did not end well: a scenario that was run alone, or under no name the suite as a whole."""
+    """Evaluate the checks. `endings` has failed processes by scenario, or without a name for the suite as a whole."""
     expected = expected_failures(expected_file, leg.side)
     complaints = []
     for scenario in leg.checks:
@@ -140,7 +140,7 @@ def _count_passing(results: Results, scenarios: Any) -> int:
 
 
 def describe(checks: list[Check]) -> list[str]:
-    """Checks for the eyes; those of which the same is to be said stand together."""
+    """Format the checks; equal ones are grouped."""
     alike: dict[str, list[str]] = {}
     for check in checks:
         alike.setdefault("\n    ".join(_details(check)), []).append(f"{check['status']}  {check['id']}")
@@ -148,7 +148,7 @@ def describe(checks: list[Check]) -> list[str]:
 
 
 def _details(check: Check) -> list[str]:
-    """What was looked at, what was wrong, and all that the suite noted."""
+    """Return the checked value, the problem, and the notes of the suite."""
     lines = _wrapped(check.get("description"))
     if check.get("errorMessage") != check.get("description"):
         lines += _wrapped(check.get("errorMessage"), "error: ")
@@ -170,7 +170,7 @@ def _shorten(lines: list[str]) -> list[str]:
 
 
 def report(outcome: Outcome) -> str:
-    """Every complaint, scenario by scenario."""
+    """Report every failure by scenario."""
     lines = []
     last = None
     for complaint in outcome.complaints:
@@ -182,7 +182,7 @@ def report(outcome: Outcome) -> str:
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """One line a leg: all checks by their status, and of those that passed, the ones that had to."""
+    """Return one line per run: checks by status, and the required ones that passed."""
     head = ("leg", "scenarios", "passed", "failed", "warned", "skipped", "due", "required", "seconds", "")
     rows = [head, *map(_row, outcomes)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

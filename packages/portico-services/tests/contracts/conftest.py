@@ -19,7 +19,7 @@ def shop() -> Server:
 
 @pytest.fixture
 def tool() -> Callable[..., ServerContract]:
-    """`tool(input, output, version=…, **members)`: the contract of a server with one tool, `t`."""
+    """Create the contract of a server with one tool, `t`: `tool(input, output, version=…, **members)`."""
 
     def make(
         input: dict[str, Any] | None = None,

@@ -24,7 +24,7 @@ from support.git_clones import Clone, git
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> str:
-    """A store with nothing in it."""
+    """Return an empty store."""
     if engine == "sqlite":
         return f"sqlite://{tmp_path}/memory.db"
     response: str = request.getfixturevalue("migrated_postgres_url")(MIGRATION_HISTORY, MIGRATIONS)
@@ -42,7 +42,7 @@ async def memories(url: str) -> AsyncIterator[MemoryStore]:
 
 @pytest.fixture
 async def serving(url: str) -> AsyncIterator[Callable[..., Any]]:
-    """`client = await serving(secrets="redact")`: a client of a server with a memory."""
+    """Connect a client to a server with a memory: `client = await serving(secrets="redact")`."""
     async with AsyncExitStack() as stack:
 
         async def start(*, revision: str | None = None, client: dict[str, Any] | None = None, **options: Any) -> Any:
@@ -59,7 +59,7 @@ async def serving(url: str) -> AsyncIterator[Callable[..., Any]]:
 
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """`shell("list")` gives what was printed, as JSON values; `fails=` is the exit status that is expected."""
+    """Run a command and return its JSON output: `shell("list")`; `fails=` is the expected exit status."""
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)

@@ -41,7 +41,7 @@ def syslog_files() -> list[Path]:
 
 @pytest.fixture(scope="session")
 def journal_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The journals of the corpus, unpacked."""
+    """Unpack the journals of the corpus."""
     zstandard = pytest.importorskip("zstandard")
     folder = tmp_path_factory.mktemp("journals")
     for packed in sorted(_corpus("journal").glob("*.journal*.zst")):
@@ -52,7 +52,7 @@ def journal_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="session")
 def hive_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The hives of the corpus, unpacked, by name."""
+    """Unpack the hives of the corpus, by name."""
     folder = tmp_path_factory.mktemp("hives")
     for packed in _corpus("hives").glob("*.xz"):
         (folder / packed.stem).write_bytes(lzma.decompress(packed.read_bytes()))
@@ -82,7 +82,7 @@ def journal_remote() -> str:
 
 @pytest.fixture(scope="session")
 def hivex() -> str:
-    """A Python that has hivex: the system's own, for Debian's package is made for that one."""
+    """Locate a Python with hivex: the system's, which Debian's package is built for."""
     if not _has_hivex():
         try:
             debian.install("python3-hivex")
@@ -101,7 +101,7 @@ def _has_hivex() -> bool:
 
 @pytest.fixture
 def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine in UTC: most grammars leave out the zone, and mean that of the machine."""
+    """Set the time zone to UTC: most log formats omit the zone and mean the machine's."""
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "UTC")
         time.tzset()

@@ -23,7 +23,7 @@ TIMEOUT_SECONDS = 60.0
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> str:
-    """A store with nothing in it."""
+    """Return an empty store."""
     if engine == "sqlite":
         return f"sqlite://{tmp_path}/tasks.db"
     response: str = request.getfixturevalue("migrated_postgres_url")(MIGRATION_HISTORY, MIGRATIONS)
@@ -45,7 +45,7 @@ async def items(url: str, clock: Clock) -> AsyncIterator[WorkItemStore]:
 
 @pytest.fixture
 async def serving(url: str) -> AsyncIterator[Callable[..., Any]]:
-    """`client = await serving(read_only=True)`: a client of a server with tasks."""
+    """Connect a client to a server with work items: `client = await serving(read_only=True)`."""
     async with AsyncExitStack() as stack:
 
         async def start(*, revision: str | None = None, client: dict[str, Any] | None = None, **options: Any) -> Any:

@@ -29,7 +29,7 @@ def reply(document: Any = None, status: int = 200, **headers: str) -> FetchRespo
 
 
 def lacking(scopes: str) -> FetchResponse:
-    """What a server says to a token that does not suffice."""
+    """Return the response to a token with insufficient scopes."""
     return reply(None, 403, WWW_Authenticate=f'Bearer error="insufficient_scope", scope="{scopes}"')
 
 
@@ -121,7 +121,7 @@ class Issuer:
         return reply({"error": "not found"}, 404)
 
     def browse(self, url: str) -> str:
-        """The user says yes. Gives the URL that the browser is sent to."""
+        """Consent as the user and return the redirect URL."""
         result = parse_redirect(url)
         self.visits.append(result)
         code = f"code-{len(self.visits)}"
@@ -250,7 +250,7 @@ class World:
         return parse_redirect(target)
 
     def call(self, oauth: OAuth, operation: str = "tools/list") -> FetchResponse:
-        """One MCP request, as a transport would make it."""
+        """Send one MCP request as a transport does."""
         attempt = oauth.start_request(operation)
         for _ in range(20):
             headers = self.hold(attempt.headers("POST", self.server.url, b"{}"))
@@ -279,7 +279,7 @@ def world(server: Server, issuer: Issuer) -> World:
 
 @pytest.fixture
 def make() -> Any:
-    """The makers, for tests that want their own: `make.Issuer`, `make.Server`, `make.World`, `make.reply`."""
+    """Return the factories for custom setups: `make.Issuer`, `make.Server`, `make.World`, `make.reply`."""
 
     class Makers:
         pass

@@ -13,7 +13,7 @@ from support.scripted import Endpoint
 
 @pytest.fixture(autouse=True)
 def forgetful() -> Iterator[None]:
-    """Which era a server is of is remembered in a process, and ports come again."""
+    """Clear the cache of server generations: ports are reused."""
     version_discovery._modern_by_target.clear()
     yield
     version_discovery._modern_by_target.clear()

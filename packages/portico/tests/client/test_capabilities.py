@@ -307,9 +307,7 @@ async def test_answer_that_does_not_fit_its_form_is_not_sent(
     serve: Serve, revision: str, given: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is the handler's mistake: said to the caller where there is one, and to the log. The user has not answered."""
-    answer = await asked(
-        serve, revision, elicitation(requestedSchema=FORM), elicitation_handler=lambda request: given
-    )
+    answer = await asked(serve, revision, elicitation(requestedSchema=FORM), elicitation_handler=lambda request: given)
     if revision == FIRST_MODERN_VERSION:
         assert isinstance(answer["raised"], UsageError)
         assert "does not match the form: invalid value for 'age'" in str(answer["raised"])
@@ -323,9 +321,7 @@ async def test_answer_that_does_not_fit_its_form_is_not_sent(
 async def test_invalid_elicitation_handler_results_are_not_sent(
     serve: Serve, revision: str, given: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answer = await asked(
-        serve, revision, elicitation(requestedSchema=FORM), elicitation_handler=lambda request: given
-    )
+    answer = await asked(serve, revision, elicitation(requestedSchema=FORM), elicitation_handler=lambda request: given)
     if revision == FIRST_MODERN_VERSION:
         assert isinstance(answer["raised"], UsageError)
     else:

@@ -39,7 +39,7 @@ create table item (
 
 @pytest.fixture
 def lonely_server(postgres_server: postgres.Server) -> Iterator[postgres.Server]:
-    """One more, that a test may stop."""
+    """Start another server, which a test may stop."""
     with postgres.server() as server:
         yield server
 
@@ -51,7 +51,7 @@ def sqlite_url(tmp_path: Path) -> str:
 
 @pytest.fixture(params=["sqlite", "memory", "postgresql"])
 def url(request: pytest.FixtureRequest) -> str:
-    """A database that is empty."""
+    """Return an empty database."""
     if request.param == "memory":
         return "sqlite:///:memory:"
     response: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
@@ -60,7 +60,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def shared_url(request: pytest.FixtureRequest) -> str:
-    """One that several processes can open."""
+    """Return a database that several processes can open."""
     response: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
     return response
 
@@ -92,7 +92,7 @@ class Child:
         self._stdin.write(b"\n")
 
     async def ends(self) -> list[Any]:
-        """What it says before it ends."""
+        """Return the output before the process exits."""
         async with asyncio.timeout(TIMEOUT_SECONDS):
             rest = await self._stdout.read()
             await self.process.wait()

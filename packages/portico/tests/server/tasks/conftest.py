@@ -28,7 +28,7 @@ def postgres_database(postgres_server: postgres.Server) -> str:
 
 @pytest.fixture
 def postgres_url(postgres_server: postgres.Server, postgres_database: str, sealing_key: str) -> str:
-    """Always the same, and empty: to create a database takes longer than most tests."""
+    """Return the same database, emptied: creating one takes longer than most tests."""
     name = postgres_database.rpartition("/")[2].partition("?")[0]
     postgres_server.sql("drop table if exists portico_job_step, portico_job, portico_migration", name)
     return postgres_database
@@ -36,7 +36,7 @@ def postgres_url(postgres_server: postgres.Server, postgres_database: str, seali
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest) -> str:
-    """An empty store that several processes can open."""
+    """Return an empty store that several processes can open."""
     response: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
     return response
 

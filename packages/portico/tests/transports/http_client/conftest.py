@@ -19,7 +19,7 @@ from support.scripted import Endpoint, Script, Site, at_site
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], Any]]:
-    """What is about sockets is tried on both loops; the rest on Python's own."""
+    """Run socket tests on both event loops, the rest on asyncio's."""
     if item.path.name in ("test_connection.py", "test_pool.py"):
         return {"asyncio": asyncio.new_event_loop, "uvloop": new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
@@ -27,7 +27,7 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
 
 @pytest.fixture(autouse=True)
 def forgetful() -> Iterator[None]:
-    """Which era a server is of is remembered in a process, and ports come again."""
+    """Clear the cache of server generations: ports are reused."""
     version_discovery._modern_by_target.clear()
     yield
     version_discovery._modern_by_target.clear()
@@ -35,7 +35,7 @@ def forgetful() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Whatever a server does, it is no error of ours."""
+    """Fail if an error was logged."""
     yield
     errors = [item for item in caplog.get_records("call") if item.levelno >= logging.ERROR]
     assert not errors, "\n".join(logging.Formatter().format(item) for item in errors[:3])
@@ -76,7 +76,7 @@ async def serve() -> AsyncIterator[Callable[..., Any]]:
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for `localhost` and this machine's addresses, signed by itself, and its key."""
+    """Create a self-signed certificate for `localhost` and this machine's addresses, and its key."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("there is no openssl to make a certificate with")

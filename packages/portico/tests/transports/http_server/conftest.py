@@ -37,7 +37,7 @@ Fields = Mapping[str, str | None] | list[tuple[str, str]]
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], Any]]:
-    """The loop that serves in earnest; what is about sockets is tried on Python's own as well."""
+    """Run all tests on uvloop, and socket tests on asyncio's loop as well."""
     if item.path.name == "test_listener.py":
         return {"asyncio": asyncio.new_event_loop, "uvloop": new_event_loop}
     return {"uvloop": new_event_loop}
@@ -45,7 +45,7 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Whatever a client does, it is no error of ours."""
+    """Fail if an error was logged."""
     yield
     errors = [item for item in caplog.get_records("call") if item.levelno >= logging.ERROR]
     assert not errors, "\n".join(logging.Formatter().format(item) for item in errors[:3])
@@ -97,14 +97,14 @@ class Response:
 
     @property
     def messages(self) -> list[Any]:
-        """All JSON-RPC messages in it, whichever form it has."""
+        """Return all JSON-RPC messages of the response in either form."""
         if self["content-type"] == "application/json":
             return [self.json]
         return [event.json for event in self.events if event.data]
 
     @property
     def error(self) -> tuple[int, int]:
-        """The status, and the code of the error."""
+        """Return the status and the error code."""
         return self.status, self.json["error"]["code"]
 
 
@@ -157,18 +157,18 @@ class Raw:
             return await self.reader.readexactly(count)
 
     async def rest(self) -> bytes:
-        """Everything until the server closes. A reset is an end too."""
+        """Read until the server closes or resets the connection."""
         async with asyncio.timeout(TIMEOUT_SECONDS):
             with suppress(ConnectionError):
                 return await self.reader.read()
         return b""
 
     async def is_over(self) -> bool:
-        """Whether the server has closed, without another word."""
+        """Return whether the server has closed without further data."""
         return await self.rest() == b""
 
     async def read_head(self) -> Response:
-        """The status line and the header fields; what comes after them is left."""
+        """Read the status line and the header fields."""
         interim = []
         while True:
             version, status, *_ = (await self.line()).decode("latin-1").split(" ", 2)
@@ -182,7 +182,7 @@ class Raw:
             interim.append(int(status))
 
     async def response(self, method: str = "POST") -> Response:
-        """A whole response, framed as the request's method and its own head say."""
+        """Read a whole response, framed by the request's method and its own head."""
         head = await self.read_head()
         if method == "HEAD" or head.status in (204, 304):
             return head
@@ -197,14 +197,14 @@ class Raw:
         return head
 
     async def chunk(self) -> bytes | None:
-        """The next chunk of a body; None after the last."""
+        """Read the next chunk of a body; None after the last."""
         size = int((await self.line()).strip(), 16)
         data = await self.exactly(size)
         assert await self.exactly(2) == b"\r\n"
         return data if size else None
 
     async def event(self) -> Event | None:
-        """The next event of a stream; None when it has ended properly. Comments are put aside."""
+        """Read the next event of a stream; None at its end. Comments are skipped."""
         while True:
             block, result, rest = self._chunks.partition(b"\n\n")
             if not result:
@@ -221,7 +221,7 @@ class Raw:
                 return one_event(lines)
 
     async def message(self) -> Any:
-        """The next message of a stream; events without data are skipped."""
+        """Read the next message of a stream; events without data are skipped."""
         while True:
             event = await self.event()
             assert event is not None, "the stream has ended"
@@ -241,14 +241,14 @@ class Raw:
 
     @property
     def has_events(self) -> bool:
-        """Whether there are events that have come and have not been read."""
+        """Return whether unread events have arrived."""
         return b"\n\n" in self._chunks
 
     def half_close(self) -> None:
         self.writer.write_eof()
 
     def abort(self) -> None:
-        """Go away at once, with a reset."""
+        """Reset the connection."""
         sock = self.writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
@@ -288,7 +288,7 @@ def written(method: str, path: str, fields: list[tuple[str, str]], body: bytes |
 
 
 def merged(defaults: dict[str, str], given: Fields | None) -> list[tuple[str, str]]:
-    """The fields of a request. What is given replaces: None leaves a field out, and a list may repeat one."""
+    """Return the header fields with replacements: None removes a field, and a list repeats one."""
     if isinstance(given, list):
         names = {name.lower() for name, _ in given}
         return [*((name, value) for name, value in defaults.items() if name not in names), *given]
@@ -306,7 +306,7 @@ def modern_message(
     id: Any = 1,
     meta: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """A request of 2026-07-28. A member of `meta` that is None is left out; short names get their prefix."""
+    """Return a request of 2026-07-28. Members of `meta` that are None are omitted; short names get their prefix."""
     message: dict[str, Any] = {"protocolVersion": MODERN, "clientCapabilities": {}, **(meta or {})}
     keys = {name if "/" in name or name == "progressToken" else PREFIX + name: value for name, value in message.items()}
     envelope = {name: value for name, value in keys.items() if value is not None}
@@ -352,14 +352,14 @@ class Site:
     def bytes(
         self, method: str, path: str = "/mcp", headers: Fields | None = None, body: bytes | None = None, **defaults: str
     ) -> bytes:
-        """A request as it is sent."""
+        """Return a request as bytes."""
         named = {name.replace("_", "-"): value for name, value in defaults.items()}
         return written(method, self.prefix + path, self._fields(named, headers), body)
 
     async def request(
         self, method: str, path: str = "/mcp", headers: Fields | None = None, body: bytes | None = None, **more: str
     ) -> Response:
-        """One request on a connection of its own."""
+        """Send one request on a new connection."""
         raw = await self.connect()
         raw.send(self.bytes(method, path, headers, body, **more))
         response = await raw.response(method)
@@ -391,7 +391,7 @@ class Site:
         return self.posted(message, headers, path)
 
     def posted(self, message: Any, headers: Fields | None = None, path: str = "/mcp") -> bytes:
-        """A POST of 2026-07-28, with the headers that such a message has."""
+        """Return a POST of 2026-07-28 with the headers of its message."""
         fields = self._fields(modern_fields(message), headers)
         return written("POST", self.prefix + path, fields, json.dumps(message, ensure_ascii=False).encode())
 
@@ -403,7 +403,7 @@ class Site:
         return response
 
     async def open_modern(self, method: str, params: dict[str, Any] | None = None, **options: Any) -> Raw:
-        """The same for a stream; its head has been read."""
+        """Open a stream and read its head."""
         raw = await self.connect()
         raw.send(self.modern_bytes(method, params, **options))
         await raw.read_head()
@@ -416,13 +416,13 @@ class Site:
         return await self.open_modern("tools/call", {"name": tool, "arguments": arguments or {}}, **options)
 
     async def listen(self, id: Any = 1, *, headers: Fields | None = None, **wanted: Any) -> Raw:
-        """A listen stream; the acknowledgement has not been read."""
+        """Open a listen stream without reading the acknowledgement."""
         return await self.open_modern("subscriptions/listen", {"notifications": wanted}, id=id, headers=headers)
 
     # The handshake revisions
 
     async def post(self, message: Any, headers: Fields | None = None, path: str = "/mcp") -> Response:
-        """A message as it is, with the headers of a handshake revision."""
+        """Send a message unchanged, with the headers of a handshake version."""
         body = message if isinstance(message, bytes) else json.dumps(message).encode()
         defaults = {"content-type": "application/json", "accept": BOTH}
         return await self.request("POST", path, merged(defaults, headers), body)
@@ -481,7 +481,7 @@ class Session:
         return raw
 
     async def send(self, message: Any, headers: Fields | None = None) -> Raw:
-        """A POST of whose answer nothing has been read."""
+        """Send a POST without reading the response."""
         fields, body = self._posted(message, headers)
         raw = await self.site.connect()
         raw.send(self.site.bytes("POST", "/mcp", fields, body))
@@ -504,7 +504,7 @@ class Session:
         return await self.post(message if params is None else message | {"params": params})
 
     async def get(self, last: str | None = None, headers: Fields | None = None) -> Raw:
-        """The stream of a GET; its head has been read."""
+        """Open the stream of a GET and read its head."""
         more = {"accept": "text/event-stream"} | ({"last-event-id": last} if last is not None else {})
         return await self.site.open("GET", "/mcp", self.fields(headers, **more))
 
@@ -533,7 +533,7 @@ class Here(Site):
         self.stopped = False
 
     async def metric(self, name: str) -> float:
-        """One number of /metrics, its labels being part of its name."""
+        """Return a value of /metrics; labels are part of the name."""
         text = (await self.request("GET", "/metrics")).body.decode()
         results = [line.rpartition(" ")[2] for line in text.splitlines() if line.rpartition(" ")[0] == name]
         return float(results[0]) if results else 0.0
@@ -545,11 +545,11 @@ class Here(Site):
 
     @property
     def unread(self) -> int:
-        """How much is waiting in this process for clients that do not read."""
+        """Return the bytes buffered in this process for clients that do not read."""
         return sum(connection.buffered_bytes() for connection in self.listener._connections)
 
     async def most_unread(self, event: asyncio.Event) -> int:
-        """The most that was waiting at any time until something happened."""
+        """Return the maximum of buffered bytes until a condition holds."""
         most = 0
 
         def look() -> bool:
@@ -652,7 +652,7 @@ def held() -> Held:
 
 @pytest.fixture
 def server(held: Held) -> Server:
-    """A server with one of each."""
+    """Create a server with one component of each kind."""
     server = Server("tested", version="1.2.3", list_page_size=1000)
 
     @server.tool(run_in_thread=False)
@@ -661,7 +661,7 @@ def server(held: Held) -> Server:
 
     @server.tool
     async def later(text: str) -> str:
-        """The same, after having let others run."""
+        """Return the value after other tasks have run."""
         await asyncio.sleep(0)
         return text
 
@@ -742,7 +742,7 @@ class Process:
         self._reading: asyncio.Task[None] | None = None
 
     async def read_until(self, mark: str) -> str:
-        """The line with the mark in it. Whatever else is said is kept."""
+        """Return the line with the marker. Other lines are stored."""
         async with asyncio.timeout(30):
             while True:
                 line = (await self._stderr.readline()).decode()
@@ -796,7 +796,7 @@ async def run() -> AsyncIterator[Callable[..., Any]]:
 
 @pytest.fixture
 def free_port() -> int:
-    """A port that was free a moment ago, for programs that cannot tell us which one they were given."""
+    """Return a port that was free a moment ago, for programs that cannot report theirs."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
@@ -805,7 +805,7 @@ def free_port() -> int:
 
 @pytest.fixture
 async def at() -> AsyncIterator[Callable[..., Site]]:
-    """`at(port)` is the client for what listens there."""
+    """Return a client for a port."""
     sites: list[Site] = []
 
     def make(port: int, **options: Any) -> Site:

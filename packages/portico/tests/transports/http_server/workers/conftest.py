@@ -19,7 +19,7 @@ Serve = Callable[..., Awaitable[Fleet]]
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], Any]]:
-    """Undo the choice for the tests of the HTTP server: here only the client is in this process."""
+    """Override the choice of the HTTP server tests: here only the client is in this process."""
     return {"asyncio": asyncio.new_event_loop}
 
 
@@ -81,7 +81,7 @@ def serve(start: Serve, server_file: Path) -> Serve:
 
 @pytest.fixture(scope="module")
 def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedFleet]:
-    """Two workers, for all tests of a module that change nothing about them."""
+    """Start two workers for all tests of a module that do not change them."""
     path = tmp_path_factory.mktemp("standing") / "server.py"
     path.write_text(SERVER)
     words = ["serve", str(path), "--transport", "http", "--port", "0", "--workers", "2"]
