@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MAX_STREAM_SECONDS, AUTH_RECHECK_SECONDS = 600.0, 10.0
 # The interval between updates, which is also the longest delay before a page learns that the stream ended.
 UPDATE_INTERVAL_SECONDS = 0.2
-# The rest follows with the next update: a busy server must not make the page decode thousands of messages at once.
+# The rest follows with the next update: a busy server must not make the page decode thousands of messages together.
 MAX_MESSAGES_PER_UPDATE = 100
 MAX_STREAMS = 64
 

@@ -126,7 +126,7 @@ class MessageLog:
         self._ids = count(1)
         # Pending requests and their progress tokens: the round trip, and its start time.
         # Bounded: a peer that never answers must not grow the log's memory. A response whose request was evicted
-        # starts a trip of its own.
+        # starts a separate trip.
         self._open: LruCache[tuple[str, str, Any], tuple[str, float]] = LruCache(MAX_OPEN_REQUESTS)
         self._progress: LruCache[tuple[str, Any], str] = LruCache(MAX_OPEN_REQUESTS)
         # HTTP response heads whose messages have not arrived yet, by round trip.

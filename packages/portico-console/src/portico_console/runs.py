@@ -25,7 +25,7 @@ from portico.rpc.call import Call, CallbackReply
 MAX_INPUT_ROUNDS = 20
 
 EventCallback = Callable[[str, Any], None]
-"""Says something to the page: what it is about, and what there is to say."""
+"""Sends an event to the page: its subject and its data."""
 
 
 class ConsoleRunError(Struct):

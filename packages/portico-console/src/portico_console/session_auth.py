@@ -183,7 +183,7 @@ class ConsoleAuthenticator:
 
     def check_page_request(self, request: HttpRequest) -> HttpResponse | None:
         """Return the rejection of a page request, or None: with local access other machines see no console."""
-        # 404 instead of 403: with local access, the existence of the console is nobody else's business.
+        # 404 instead of 403: with local access, other users must not learn that the console exists.
         if self.access.scope is None and not _is_local(request):
             return HttpResponse(404, TEXT_HEADERS, b"Not found\n")
         return None

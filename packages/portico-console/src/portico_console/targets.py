@@ -166,7 +166,7 @@ class ConsoleTarget:
         client = Client(
             spec,
             protocol_version=revision,
-            # Errors are the subject here: the console sends what the user asks for, does not validate results, and
+            # The console shows errors, so it sends requests as entered, does not validate results, and
             # hardly retries.
             ignore_capabilities=True,
             client_name=CONSOLE_CLIENT_NAME,

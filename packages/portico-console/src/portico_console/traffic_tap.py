@@ -20,7 +20,7 @@ from portico.transports.http_server.messages import HeaderPairs, HttpRequest, Ht
 from portico.transports.upstream import Upstream
 from portico_console.message_log import Hop, LoggedMessage, MessageLog, make_http_metadata
 
-# Nobody reads more, and watching a busy server must not slow it down.
+# No user can read more, and watching a busy server must not slow it down.
 MAX_MESSAGES_PER_SECOND = 50
 
 

@@ -155,7 +155,7 @@ class UsageService(Service):
     ) -> ToolResult:
         """Return calls, errors, latency and estimated tokens of this month (UTC), or of the last `hours`.
 
-        By principal also what is left of monthly budgets.
+        By principal also remaining monthly budgets.
         """
         report = await self._report(by, hours)
         if format == "csv":

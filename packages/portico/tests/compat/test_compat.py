@@ -561,7 +561,7 @@ async def test_components_denied_by_an_auth_check_are_hidden(around: str) -> Non
     server.tool(name="secret", **value)(lambda: "t")
     server.prompt(name="p", **value)(lambda item: item)
     server.resource("r://x", name="r", **value)(lambda: "r")
-    server.resource("r://y/{one}", name="t", **value)(lambda item: item)
+    server.resource("r://y/{item}", name="t", **value)(lambda item: item)
     if around == "mounted":
         inner, server = server, FastMCP("outer")
         server.mount(inner)

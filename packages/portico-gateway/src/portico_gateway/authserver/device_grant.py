@@ -248,7 +248,7 @@ class DeviceEndpoints:
         # RFC 8628, section 5.4: an attacker may send a code to a victim and ask them to approve it.
         care = (
             "Continue only if this code is shown on a device in front of you and you started the login there. "
-            "Nobody else has a reason to send you a code."
+            "Do not approve a code that someone sent you."
         )
         action = self._server.settings.url("/device/consent")
         return html.render_confirmation(title, facts, care, action, flow, "Allow, and log in", cookie.write(browser))

@@ -139,7 +139,7 @@ def parse_identity_provider(table: Mapping[str, Any]) -> IdentityProviderSetting
         )
     if "allow" in table and not identity_provider_settings.allow:
         raise UsageError(
-            "auth.proxy: allow is empty, so nobody could log in; remove it to admit every user of the provider"
+            "auth.proxy: allow is empty, so no user could log in; remove it to admit every user of the provider"
         )
     _check(identity_provider_settings)
     return identity_provider_settings

@@ -66,7 +66,7 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 async def _read_budgets(arguments: argparse.Namespace, principals: list[str]) -> dict[str, list[RemainingBudget]]:
-    """Return what is left of the monthly budgets of principals, from the store of the budgets."""
+    """Return the remaining monthly budgets of principals, from the store of the budgets."""
     store = named_store(arguments.store) or str(resolve_data_directory(arguments.data) / BUDGET_FILE_NAME)
     engine, address = parse_database_url(store)
     if engine == "sqlite" and not Path(address).exists():  # noqa: ASYNC240

@@ -211,7 +211,7 @@ class ConnectionPool:
         if busy < 0:
             if lane in self._retired and not lane.has_tasks:
                 self._close_in_background(lane)
-            # Nobody waits on an upstream with little load.
+            # An upstream with little load has no queue.
             if self._queue.turns.size:
                 self._wake_next()
 

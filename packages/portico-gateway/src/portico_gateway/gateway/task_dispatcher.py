@@ -201,7 +201,7 @@ class TaskDispatcher:
         send: Callable[[str, Any], Awaitable[Raw]],
         outward: str = "",
     ) -> Raw:
-        """Wait for the result of a task, without a time limit. Forward its input requests to the client meanwhile."""
+        """Wait for the result of a task, without a time limit. Meanwhile forward its input requests to the client."""
         answered: set[str] = set()
         modern = await upstream.is_stateless(call)
         async with self._theirs.watch_task(upstream, id, call) as news:

@@ -118,7 +118,7 @@ class Bridge:
             if fd == self._in:
                 self._read_host()
             elif fd == self._out:
-                # The host no longer reads: nobody is left to serve.
+                # The host no longer reads, so there is no client left.
                 if event & (select.POLLERR | select.POLLNVAL):
                     raise SystemExit(0)
                 self._write_host()

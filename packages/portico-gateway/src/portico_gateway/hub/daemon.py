@@ -241,7 +241,7 @@ class Hub:
 
 
 class _Attachment:
-    """What a session holds: shared gateways, and the lifespan of its own one."""
+    """Resources of a session: shared gateways, and the lifespan of its own gateway."""
 
     def __init__(self, shared: list[_SharedServer]) -> None:
         self.shared = shared

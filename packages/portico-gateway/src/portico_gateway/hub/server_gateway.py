@@ -41,7 +41,7 @@ class SharedCatalogCache(CatalogCache):
 
 
 class NoClient:
-    """What a shared process with a handshake sees instead of its hosts: a client without features.
+    """Client that a shared process with a handshake sees instead of its hosts, without features.
 
     The protocol version 2026-07-28 has no handshake: each request carries the capabilities of its host.
     """

@@ -32,7 +32,7 @@ class PrincipalBudget(Struct, frozen=True):
 
 
 class RemainingBudget(Struct, frozen=True):
-    """What is left of a budget of a principal this month."""
+    """Remaining budget of a principal this month."""
 
     name: str
     unit: str
@@ -75,7 +75,7 @@ def read_remaining_budgets(tx: Transaction, principals: Iterable[str]) -> dict[s
 
 
 def _read_spent(tx: Transaction, keys: Sequence[str]) -> dict[str, float]:
-    """Return what is spent of budgets this month, in the order of the keys."""
+    """Return the spent parts of budgets this month, in the order of the keys."""
     spent: dict[str, float] = {}
     month = current_month(time.time())
     for start in range(0, len(keys), _KEYS_PER_QUERY):

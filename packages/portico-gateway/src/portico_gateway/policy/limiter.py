@@ -278,7 +278,7 @@ class PolicyLimiter:
 
     def _evict(self) -> None:
         """Evict the least recently used bucket without calls in flight."""
-        # Look at a hundred of the oldest only, so that eviction takes constant time. Buckets with running calls stay,
+        # Check only the hundred oldest, so that eviction takes constant time. Buckets with running calls stay,
         # because losing one would lose its count.
         for key, bucket in list(islice(self._buckets.items(), 100)):
             if bucket.running is None or bucket.running.is_idle:

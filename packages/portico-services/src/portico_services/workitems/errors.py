@@ -6,7 +6,7 @@
     └── WorkItemConflict       the state of the tasks does not permit the call
         └── DependencyCycle    circle: tasks would wait for each other
 
-Nobody handles the other conflicts separately, so they differ in their code only: see the functions below. The base
+No caller handles the other conflicts separately, so they differ in their code only: see the functions below. The base
 class itself has the codes read_only and storage_error.
 
 `brief` is a short message for clients of a compatible server. Its beginning stays as those clients know it; the cause

@@ -130,7 +130,7 @@ def extractive_summary(contents: Sequence[str]) -> str:
     """Return the longest text, followed by sentences of the others that add something new."""
     ordered = sorted(contents, key=len, reverse=True)
     parts = [ordered[0].strip()]
-    # Longest first: it is the likeliest to contain what the others say.
+    # Longest first: it is the likeliest to contain the content of the others.
     covered = set(near_duplicates.tokenize(ordered[0]))
     for content in ordered[1:]:
         for sentence in _SENTENCE.findall(content):

@@ -308,7 +308,7 @@ def _validate_incoming(page: str, id: str, sync_run: SyncRun) -> MemoryRecord:
     # Memories of the user and of the organisation are never shared through a repository, in either direction.
     if portable.domain != "project":
         raise InvalidInput("it is not in the project domain")
-    # Incoming text is screened like a capture: whoever can push to the repository must not bypass the policy.
+    # Incoming text is screened like a capture: a user who can push to the repository must not bypass the policy.
     portable = export_import.screen_memory(replace(portable, project=None), sync_run.screen, sync_run.screen)
     return serialization.from_portable(portable, sync_run.now, project=sync_run.memories.project)
 

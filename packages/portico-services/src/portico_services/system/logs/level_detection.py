@@ -63,7 +63,7 @@ _KEYED = re.compile(
     rf"(?:^|[\s,;\[({{|\"'])(?:(?:log_?)?(?:level|lvl|severity)(?:_?name)?|at(?==))[\"']?\s?[=:]\s?[\"']?({_ALL})\b",
     re.IGNORECASE,
 )
-# A separate word and what may follow it.
+# A separate word and its suffix.
 _WORD = re.compile(r"([A-Za-z]\w*)(?=[\s:,|/\]\-;)>]|$|\[\d{4}\])")
 _WORDS = re.compile(r"[^\s|]+")
 # Monolog: `production.INFO: …`

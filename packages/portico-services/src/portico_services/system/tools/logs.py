@@ -71,7 +71,7 @@ class LogTools(Service):
                 logName, query, limit, offset, cursor or None, oldest_first=order == "asc"
             )
 
-        # The audit log records what was searched for, not how the page was cut.
+        # The audit log records the query, not the page boundaries.
         arguments = {"logName": logName, "source": source, "messageContains": messageContains}
         return await run_with_progress(ctx, self._access.run_audited("eventlog_query", operation, **arguments))
 
