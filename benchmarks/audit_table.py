@@ -35,7 +35,7 @@ CALLS, RECORDS = 40_000, 1_000_000
 CALL_QUESTIONS = (
     Question("plain", "CPU of the process for a tools/call without an audit", "µs"),
     Question("audited", "the same with an audit in SQLite", "µs"),
-    Question("cost", "what the audit costs", "µs"),
+    Question("cost", "cost of the audit", "µs"),
 )
 VERIFY_QUESTIONS = (
     Question("verify", f"verifying {RECORDS:,} records in SQLite", "s"),

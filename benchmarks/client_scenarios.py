@@ -1,6 +1,6 @@
 """Scenarios of the client table: every client calls the same tool of the same Portico server.
 
-The clients take turns, and each turn is a process of its own.
+The clients take turns, and each turn is a separate process.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python benchmarks/code_mode.py
 
-The rows belong to the table `find`. The client speaks to a server on stdio, each in a process of its own; the script's
-jail is a third. Times are the shortest of several turns: what is on top of that is what else the machine did. What a
-call costs is told in processor time too, of the server and the jail together, which others on the machine change less.
+The rows belong to the table `find`. The client speaks to a server on stdio, each in a separate process; the
+script's sandbox is a third. Times are the minimum of several turns, which excludes other load. The cost of a call
+is given in CPU time too, of the server and the sandbox together, which depends less on other load.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def shortest(turns: int, work: Callable[[], Awaitable[Any]]) -> float:
     """Return the shortest time in seconds."""
     took: list[float] = []
     for _ in range(turns):
-        # The next jail is made meanwhile; it is not part of a run.
+        # The next sandbox is created in the background; it is not part of a run.
         await asyncio.sleep(0.05)
         began = time.perf_counter()
         await work()

@@ -1,7 +1,7 @@
 """Measure the console: its cost per call with and without an open page, and the loading time of the page.
 
-Calls go over HTTP to a server in this process, client and page included, by turns: the same for all but what differs.
-What a page is shown is rationed by the second, so that watching costs so much CPU a second, whatever the calls are.
+Calls go over HTTP to a server in this process, client and page included, by turns: equal except for the measured part.
+The page's updates are limited per second, so that watching costs constant CPU per second.
 The page itself is loaded in Chromium from a server with 2,000 tools, as by a browser that was there before.
 """
 
@@ -31,8 +31,8 @@ CALL_QUESTIONS = (
     Question("without", "CPU of server and client for a tools/call, no console", "µs"),
     Question("unseen", "the same with a console that no page watches", "µs"),
     Question("watched", "the same with a page that watches", "µs"),
-    Question("unseen_more", "what the console adds while no page watches", "%"),
-    Question("watched_more", "what a page that watches adds", "%"),
+    Question("unseen_more", "overhead of the console without an open page", "%"),
+    Question("watched_more", "overhead of an open page", "%"),
 )
 PAINT_QUESTIONS = (
     Question("paint", "first paint of the page", "ms"),
@@ -99,7 +99,7 @@ async def calls(number: int) -> dict[str, float]:
 
 def painted(loads: int) -> list[dict[str, float]]:
     sys.path.insert(0, str(ROOT / "tests"))
-    from support import chromium  # needs what the tests need
+    from support import chromium  # needs the packages of the tests
 
     command = [sys.executable, "-m", "portico", "serve", str(SERVER), "--transport", "http", "--port", "0"]
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

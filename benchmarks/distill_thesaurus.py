@@ -2,10 +2,10 @@
 
     python benchmarks/distill_thesaurus.py
 
-Every whole word of the vocabulary of all-MiniLM-L6-v2, and those of `thesaurus/technology.txt`, is encoded by the model
-that `portico memory download-model` fetches (here into `.bench/`), in some minutes. What is common to all vectors is
-taken off, words of one stem are one entry, and of each entry the nearest are kept. What engineers call things stands in
-`technology.txt`, because a model of everyday English does not know that Kafka is a queue.
+Every whole word of the vocabulary of all-MiniLM-L6-v2 and of `thesaurus/technology.txt`, is encoded by the model
+that `portico memory download-model` fetches (here into `.bench/`), in some minutes. The common direction of all
+vectors is removed, words of one stem form one entry, and each entry stores its nearest ones. Technical terms are
+listed in `technology.txt`, because a model of everyday English does not know that Kafka is a queue.
 
 The model is by the Sentence-Transformers project (sentence-transformers/all-MiniLM-L6-v2, Apache License 2.0). The
 thesaurus holds no weights of it, only which of its vectors are near each other.

@@ -43,15 +43,15 @@ LIST_QUESTIONS = (
     Question("list_cpu", "CPU of the process for such a list", "ms"),
     Question("asked", "requests to those servers for each list", ""),
     Question("memory", f"resident memory with {MANY} HTTP servers, all listed and called", "MB"),
-    Question("first", f"start to first list, {MANY} stdio servers, from the kept lists", "ms"),
+    Question("first", f"start to first list, {MANY} stdio servers, from cached lists", "ms"),
 )
 LISTING = ("list", "list_cpu", "asked", "memory")
 LEGEND = (
     "Every column answers the same call of the same tool; the first one is the server itself, and it is behind all that"
     " are over HTTP. mcp-proxy has programs behind it, not URLs: the same server on stdio is behind it, and it is asked"
     " at 2025-11-25; our gateway has a column of that kind beside it. All others are asked at 2026-07-28. CPU is of the"
-    " one process in the middle, without what is behind it. wrk and the server share a core, the one in the middle has"
-    " the other. From the kept lists: the gateway ran before, and its servers were listed then; they are not running.",
+    " one process in the middle, without its upstreams. wrk and the server share a core, the one in the middle has"
+    " the other. From cached lists: the gateway ran before, and its servers were listed then; they are not running.",
 )
 
 
@@ -138,7 +138,7 @@ def judge(answers: Answers) -> list[Goal]:
         times("at least 100 times FastMCP's proxy per CPU", of("cpu"), of("cpu", "fastmcp"), 100),
         limit(f"tools/list of {MANY * TOOLS:,} tools: at most 1 ms of CPU", of("list_cpu"), 1, "ms"),
         limit("and without a request to the servers", of("asked"), 1, "requests"),
-        limit("first list from the kept lists: at most 300 ms", of("first"), 300, "ms"),
+        limit("first list from cached lists: at most 300 ms", of("first"), 300, "ms"),
         limit(f"memory with {MANY} HTTP servers: below 45 MB", of("memory"), 45, "MB"),
     ]
 
@@ -205,7 +205,7 @@ def driver_of(peer: GatewayPeer, core: int, file: Path, *more: str) -> HttpDrive
 
 def ask(driver: HttpDriver, program: str, peer: GatewayPeer) -> dict[str, float]:
     driver.check(int(wrk.NUMBER) + 1)
-    # Whoever is asked shares no core with wrk.
+    # The measured server shares no core with wrk.
     core = cores()[1 if driver.core == cores()[0] else 0]
     cpu = cpu_ns(driver.child.pid)
     load = wrk.ask(program, driver.port, driver.request, WINDOW, peer.seconds, core)
@@ -360,7 +360,7 @@ def kept(store: Path) -> None:
             if database.execute("select count(*) from portico_upstream_list").fetchone()[0] == MANY:
                 return
         if time.monotonic() > until:
-            raise DriverError("the lists were not kept")
+            raise DriverError("the lists were not cached")
         time.sleep(0.1)
 
 

@@ -28,7 +28,7 @@ def judge(answers: Answers, size: Size) -> list[Goal]:
     inline = share(
         "CPU per call, inline: 1/20 of the official async def", ours("call_inline"), official("call_async"), 20
     )
-    alone = f"a call among {size.many:,} tools costs what it costs alone (within 10 %)"
+    alone = f"a call among {size.many:,} tools costs the same as alone (within 10 %)"
     return [
         share("CPU per call, async def: 1/20 of the official SDK's", ours("call_async"), official("call_async"), 20),
         inline,

@@ -53,7 +53,7 @@ class HttpDriver:
         self.output = tempfile.TemporaryFile()
         try:
             with on_core(self.core) if self.core is not None else nullcontext():
-                # A session of its own, so that a server which forks can be ended as a whole.
+                # A separate session, so that a forking server can be stopped with its children.
                 self.child = subprocess.Popen(
                     self.command,
                     env=self.env,

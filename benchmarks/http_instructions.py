@@ -3,7 +3,7 @@ machines.
 
     python benchmarks/http_instructions.py
 
-Valgrind counts two runs that differ only in the number of requests. What the kernel and the loop do is not in it.
+Valgrind counts two runs that differ only in the number of requests. The kernel and the event loop are not included.
 """
 
 from __future__ import annotations

@@ -43,9 +43,9 @@ class HttpPeer(Peer):
 
     family: str = ""  # what --only goes by
     serve: tuple[str, ...] = ()  # the command after its Python or its program; {port} is filled in
-    tool: str | None = "add_async"  # a ping, where there is none
+    tool: str | None = "add_async"  # a ping, if there is no such tool
     session: bool = False
-    fresh: bool = False  # each request has a header of its own, as from clients that trace
+    fresh: bool = False  # each request has a different header, as with tracing clients
     warm: int = 1  # seconds under load that are thrown away
 
     @property

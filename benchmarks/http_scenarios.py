@@ -1,7 +1,7 @@
 """The scenarios of the HTTP table.
 
 All servers are up at the same time. Every round asks each of them once with so many connections before it asks with
-more, so that what is compared was measured within the same minute.
+more, so that compared figures are from the same minute.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def ask_http(answers: Answers, peers: list[HttpPeer], size: HttpSize, program: s
         def turn(peer: HttpPeer, driver: HttpDriver, connections: int, seconds: int) -> Turn:
             return peer, keys(connections), lambda: ask(driver, program, connections, seconds)
 
-        # What is thrown away first: lazy parts fall into place, and Node.js compiles what is hot.
+        # Warm-up: lazy parts are loaded, and Node.js compiles hot code.
         take_turns(Answers(), 1, [turn(peer, driver, USUAL, peer.warm) for peer, driver in opened])
         turns = [turn(peer, driver, number, size.seconds) for number in CONNECTIONS for peer, driver in opened]
         take_turns(answers, size.rounds, turns)

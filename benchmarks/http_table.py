@@ -48,7 +48,7 @@ def legend(size: HttpSize) -> list[str]:
         " socket error makes the cell a failure.",
         "CPU is user and system time by the kernel clock, summed over the processes of a server, divided by the"
         " requests wrk counted; memory is resident, summed likewise, so that pages two processes share count twice."
-        " A server lives through all rounds: what it still holds from 256 connections is in its other cells too.",
+        " A server runs through all rounds, so memory retained from 256 connections affects its other cells.",
         "bare: only decodes and encodes the same JSON with msgspec. Go SDK: another program (kubernetes-mcp-server)"
         " whose ping does less than a call. ÷ official: requests per second as a multiple of the official SDK's.",
     ]

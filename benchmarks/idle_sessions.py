@@ -3,8 +3,8 @@
     python benchmarks/idle_sessions.py [--sessions 10000] [--workers 2] [--store URL | --postgres]
                                        [--idle SECONDS] [--without-streams]
 
-Each client has begun a session and listens to it by GET, as the official ones do. Then the supervisor is told to
-replace its workers (SIGHUP). Every client whose stream ends comes back with another GET, and when all have one again
+Each client has begun a session and listens to it by GET, as the official ones do. Then the supervisor replaces its
+workers (SIGHUP). Every client whose stream ends comes back with another GET, and when all have one again
 each makes a call. It fails where a session is lost, a call is not answered, or the deploy takes more than ten seconds
 (on a machine that is busy with something else: more than ten seconds of CPU for each core).
 """
@@ -92,7 +92,7 @@ async def measure(fleet: Serving, count: int, seconds: float, streams: bool) -> 
     print(", ".join(f"{number} {outcome}" for outcome, number in outcomes.items()))
     for client in clients:
         client.close()
-    # On a busy machine the clock tells of others: then it counts what the CPU would take.
+    # On a busy machine use the CPU figures instead of elapsed times.
     cores = os.cpu_count() or 1
     seconds = took.back if took.left > QUIET * cores else (took.old + took.new + took.clients) / cores
     well = outcomes == {"answered": count} and seconds <= DEPLOY_SECONDS and kept <= MOST_KB

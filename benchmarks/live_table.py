@@ -33,8 +33,8 @@ SPEED_QUESTIONS = (
 )
 SPEED = tuple(question.key for question in SPEED_QUESTIONS)
 JAIL_QUESTIONS = (
-    Question("pss", "memory of {many} sessions at once, what is shared counted once", "MB"),
-    Question("rss", "memory of {many} sessions at once, what is shared counted for each", "MB"),
+    Question("pss", "memory of {many} concurrent sessions, shared pages counted once", "MB"),
+    Question("rss", "memory of {many} concurrent sessions, shared pages counted for each", "MB"),
     Question("ping", "longest wait for a ping while code tries to escape", "ms"),
 )
 LEGEND = (
@@ -91,7 +91,7 @@ def judge(answers: Answers, how: LiveSize, aside: Aside) -> list[Goal]:
     return [
         limit("warm call: below 0.5 ms", ours("warm"), 500, "µs"),
         limit("fresh session: below 40 ms", ours("fresh"), 40, "ms"),
-        limit(f"{how.many} sessions at once: within 2 GB", ours("pss"), 2000, "MB"),
+        limit(f"{how.many} concurrent sessions: within 2 GB", ours("pss"), 2000, "MB"),
         replace(ping, measured=f"{ping.measured}{aside.text}"),
     ]
 
@@ -130,7 +130,7 @@ def newer_python() -> str:
             continue
         if done.returncode == 0:
             return python
-    raise NotInstalled("it needs Python 3.12 or newer, and there is none on this machine")
+    raise NotInstalled("it needs Python 3.12 or newer, which is not installed")
 
 
 def candidates() -> Iterator[str]:

@@ -3,7 +3,7 @@
     python locomo_retrieval.py run benchmarks/locomo_adapter.py:Memory benchmarks/locomo_adapter.py:MemoryVectors
 
 `Memory` has no model. `MemoryVectors` has one, which is fetched on first use into `.bench/`. Each turn is captured as a
-memory of its own, and each question is a recall, by the functions that the tools call: the conversation is the project,
+separate memory, and each question is a recall, by the functions that the tools call: the conversation is the project,
 its session the thread, its speaker the author. Nothing else is told.
 """
 

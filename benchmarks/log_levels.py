@@ -2,7 +2,7 @@
 
     python benchmarks/log_levels.py PATH
 
-PATH is a copy of https://github.com/logpai/loghub: its folder, or its git directory. Nothing of it is kept here.
+PATH is a copy of https://github.com/logpai/loghub: its folder, or its git directory. Nothing of it is stored here.
 Of its sixteen logs these eight are the ones that reading was made better with; judge with the others.
 """
 

@@ -4,7 +4,7 @@
 
 The store is filled by the functions that every capture ends in, in large transactions; `--filled` asks one that is
 there. Each time is of this process, from the call to its return, the worst of a hundred beside the middle one; `cpu` is
-what of it the process worked, which says more on a machine that others use. The last lines are of a server of its own.
+what of it the process worked, which says more on a machine that others use. The last lines are of a separate server.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Call = Callable[[], Awaitable[object]]
 
 
 def memories_of(count: int) -> Iterator[list[MemoryRecord]]:
-    """Lots of them: a few with what is rare, half with what is common, some deleted or archived, a second apart."""
+    """Lots of them: a few with rare words, half with common ones, some deleted or archived, a second apart."""
     corpus, dice, now = Corpus(), random.Random(3), timestamps.now_ms()
     for first in range(0, count, LOT):
         drafts = enumerate(corpus.drafts(min(LOT, count - first)), first)
@@ -144,7 +144,7 @@ def _others(memories: MemoryStore, asked: list[str]) -> dict[str, list[Call]]:
 
 
 async def timed(name: str, calls: list[Call]) -> dict[str, float]:
-    """Milliseconds; the first call of each kind is not counted, it reads what the others find in the cache."""
+    """Milliseconds; the first call of each kind is not counted, it fills the cache."""
     item, worked = [], []
     for call in calls:
         began, busy = time.perf_counter(), time.process_time()
@@ -183,7 +183,7 @@ def summary(found: dict[str, float]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--memories", type=int, default=1_000_000)
-    parser.add_argument("--store", help="where to keep them; a file of its own, if nothing is said")
+    parser.add_argument("--store", help="store of the memories (default: a temporary file)")
     parser.add_argument("--filled", action="store_true", help="the store has them already")
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Our way to the nearest vectors beside pgvector's, in one PostgreSQL that has it: what a question and a write cost.
+"""Compare our nearest-neighbour search with pgvector's in one PostgreSQL: the cost of a query and of a write.
 
     python benchmarks/memory_pgvector.py URL [--vectors 100000]
 
@@ -6,7 +6,7 @@ Ours: the signs of all in the process, the nearest 64 by these compared exactly,
 pgvector's: `halfvec(384)` with an HNSW index as it is by default, the nearest 64 (`hnsw.ef_search` 64). The vectors are
 drawn by lot around 2,000 centres, and lie closer together than those of texts do. CPU time is of this process and of
 the server's, which are on this machine; times of the clock are beside it. Tables called `memory_vector`, `memory_sign`
-and `pgvector_one` are dropped and made, so give it a database of its own.
+and `pgvector_one` are dropped and created, so use a separate database.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Clock:
         )
 
     def _spent(self) -> float:
-        """All that the server's processes have used, those that have ended too."""
+        """Return the CPU seconds of the server's processes, including ended ones."""
         ticks = sum(map(int, _stat(self._server)[13:15]))
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
@@ -77,7 +77,7 @@ class Clock:
 
 
 def _stat(process: int) -> list[str]:
-    """What the kernel tells of a process, from its state on: proc(5)."""
+    """Return the fields of /proc/PID/stat after the process name: proc(5)."""
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
 
 

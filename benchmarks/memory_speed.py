@@ -2,8 +2,8 @@
 
     python benchmarks/memory_speed.py [--memories 100000] [--large] [--store URL] [--questions 300] [--json]
 
-Times are of this process, from the call to its return, on the loop that servers run on, each write on the disk, secrets
-looked for and duplicates and contradictions compared; bulk is `capture_all`, which looks for exact duplicates alone. An
+Times are of this process, from the call to its return, on the loop that servers run on, each write on disk, with
+screening and detection of duplicates and contradictions; bulk is `capture_all`, which detects only exact duplicates. An
 import is of 5,000 in JSON lines, into those that are there; secrets are looked for. “In a scope” is one namespace of
 one project, “over all” is every project. The cold start is `portico serve --services memory`, from its start to the
 answer of a first recall, the best of five. `--large` is for a million.
@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--memories", type=int, default=100_000)
     parser.add_argument("--large", action="store_true", help="a million")
     parser.add_argument("--questions", type=int, default=300)
-    parser.add_argument("--store", help="where to keep them; a file of its own, if nothing is said")
+    parser.add_argument("--store", help="store of the memories (default: a temporary file)")
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args()
     count = 1_000_000 if options.large else options.memories

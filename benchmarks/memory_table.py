@@ -37,9 +37,9 @@ ALONE = tuple(
 MILLION = tuple(Question(f"million_{key}", f"at a million: {text}", unit) for key, text, unit in MILLION_LINES)
 LEGEND = (
     "Beside others: each is a server on stdio, asked by the same client for the same texts. Portico and basic-memory"
-    " find by words; server-memory looks for the whole question as a substring, and keeps one file that it writes anew"
-    " each time. At {many}: the functions that the tools call, in one process, each write on the disk; secrets are"
-    " looked for, duplicates and contradictions compared. In bulk only exact duplicates are. In a scope: one namespace"
+    " find by words; server-memory searches for the whole query as a substring and rewrites one file for each "
+    "change. At {many}: the functions that the tools call, in one process, each write on disk, with screening and "
+    "detection of duplicates and contradictions. In bulk only exact duplicates are. In a scope: one namespace"
     " of one project."
 )
 

@@ -5,7 +5,7 @@ CTranslate2 is installed, in whole numbers of eight bits.
 
 CPU time is of the whole process, so that a busy machine matters less. The model is fetched into `.bench/` if it is not
 there. A memory is encoded, packed and kept in SQLite; those in a thread together with the end of what came before.
-Without OPENBLAS_NUM_THREADS multiplications use all cores, and the wall clock is what to look at.
+Without OPENBLAS_NUM_THREADS multiplications use all cores, and use the elapsed time.
 """
 
 from __future__ import annotations

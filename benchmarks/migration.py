@@ -4,7 +4,7 @@
     python benchmarks/migration.py --fastmcp CHECKOUT --sdk CHECKOUT --docs FOLDER …
 
 The first tries their examples, the second the blocks of code in their documentation, which are put into FOLDER.
-Counted are those that run as they stand in an environment that has both projects. Then only the path of the imports is
+An example counts if it runs unchanged in an environment with both projects. Then only the path of the imports is
 renamed, and each is imported, listed and called with the same arguments. Nothing is fetched.
 """
 
@@ -79,7 +79,7 @@ def _whole(block: str, checkout: Path) -> str | None:
 
 
 class Probe:
-    """A process with both projects in it, which is told a file and says what it makes."""
+    """A process with both projects, which loads a file and reports its components."""
 
     def __init__(self, python: str) -> None:
         command = [python, str(HERE / "migration_probe.py")]
@@ -218,7 +218,7 @@ def report(found: dict[Path, dict[str, Any]], details: bool) -> None:
     )
     both = sum(1 for item in standing.values() if item.get("called") and item.get("alike"))
     print(f"files                      {len(found)}")
-    print(f"run as they stand          {len(standing)}")
+    print(f"run unchanged          {len(standing)}")
     print(f"import                     {count['imports']}")
     print(f"list                       {count['lists']}")
     print(f"behave alike when called   {both} of {count['called']}")

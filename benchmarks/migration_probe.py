@@ -1,8 +1,8 @@
-"""Import servers, list what they have and call their tools: a child process of migration.py.
+"""Import servers, list their components and call their tools: a child process of migration.py.
 
 Each line on standard input names a file and the calls to make (null: as its own schemas want them), and is answered
-with one JSON object on a line. Each file has a process of its own, forked from this one, which has imported what costs
-most.
+with one JSON object on a line. Each file has a separate process, forked from this one, which has imported the
+expensive modules.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ def sample(schema: Any, root: Any, depth: int = 0) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A result as JSON, whoever made it."""
+    """Return a result of any library as JSON."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json", by_alias=True, exclude_none=True)
     return json.loads(value) if isinstance(value, bytes) else value
 
 
 class Theirs:
-    """What the probe asks, of a server of FastMCP or of the SDK."""
+    """Queries of the probe, for a FastMCP or SDK server."""
 
     def __init__(self, server: Any) -> None:
         if type(server).__module__.startswith("fastmcp"):
@@ -179,14 +179,14 @@ def look(path: Path, wanted: Any) -> dict[str, Any]:
 
 
 def _first(failure: BaseException) -> BaseException:
-    """What a group is about: its own words say only how many there are."""
+    """Return the cause in an exception group, whose own message only counts."""
     while isinstance(failure, BaseExceptionGroup):
         failure = failure.exceptions[0]
     return failure
 
 
 def forked(path: Path, wanted: Any) -> str:
-    """What a child process says about the file, whatever the file does to that process."""
+    """Return the report of a child process about the file, even if it crashes."""
     with tempfile.TemporaryFile() as answer:
         child = os.fork()
         if child == 0:

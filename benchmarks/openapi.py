@@ -1,8 +1,8 @@
-"""How long it takes to import OpenAPI documents, and how much memory: `python benchmarks/openapi.py PATH…`.
+"""Measure the time and memory of importing OpenAPI documents: `python benchmarks/openapi.py PATH…`.
 
-Each document is read in a process of its own. "import" is `Server.from_openapi`, "list" the first answer to
-`tools/list` for all tools; both in CPU seconds. Memory is what the process has beyond that before the import, at its
-peak. No document is part of this repository.
+Each document is read in a separate process. "import" is `Server.from_openapi`, "list" the first answer to
+`tools/list` for all tools; both in CPU seconds. Memory is the peak of the process minus its size before
+the import. No document is part of this repository.
 """
 
 from __future__ import annotations

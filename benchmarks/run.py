@@ -62,7 +62,7 @@ P = TypeVar("P", bound=Peer)
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rounds and 1,000 tools in place of 10,000")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and 1,000 tools instead of 10,000")
     parser.add_argument("--table", choices=TABLES, help="only this one")
     parser.add_argument("--only", metavar="NAMES", help=f"of {','.join(NAMES)}; leaves out the tables of services")
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")

@@ -107,7 +107,7 @@ Turn = tuple[Peer, tuple[str, ...], Callable[[], dict[str, Any]]]
 
 
 def take_turns(answers: Answers, rounds: int, turns: list[Turn]) -> None:
-    """Each turn answers its questions once a round; the first failure ends the turn and is kept with its reason."""
+    """Each turn answers its questions once a round; the first failure ends the turn and is recorded with its reason."""
     for _ in range(rounds):
         for peer, questions, ask in turns:
             if any(answers.failed(question, peer) for question in questions):
@@ -185,7 +185,7 @@ def handshaken(answers: Answers, stack: ExitStack, peer: Peer, size: Size) -> li
 
 
 def modern(answers: Answers, stack: ExitStack, peer: Peer, size: Size) -> list[Turn]:
-    """A process of its own: some servers keep to the era in which they were first spoken to."""
+    """Measure in a separate process: some servers stay in the protocol generation of their first request."""
     questions = ("call_modern",)
     if not peer.ours or not (driver := opened(answers, stack, peer, questions, modern=True)):
         return []
@@ -292,7 +292,7 @@ def opened(
     tools: int = 0,
     modern: bool = False,
 ) -> Driver | None:
-    """A greeted server that lives until the stack unwinds; a failure is kept for the questions it would answer."""
+    """A greeted server that lives until the stack unwinds; a failure is recorded for its scenarios."""
     timeout = SLOW_START if tools > 1 else 30.0
     try:
         driver = stack.enter_context(Driver(peer.command(tools), peer.env, modern, timeout))
@@ -339,7 +339,7 @@ def call(driver: Driver, tool: str, number: int, window: int = 1) -> Batch:
 
 
 def work(driver: Driver, peer: Peer, tool: str, number: int) -> None:
-    """What a server does before its memory is read: a few requests, so that lazy parts are in place."""
+    """Send a few requests before memory is read, so that lazy parts are loaded."""
     if peer.ours:
         call(driver, tool, number)
     else:

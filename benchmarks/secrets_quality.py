@@ -167,7 +167,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", action="store_true", help="install the scanners under .bench and measure them too")
     parser.add_argument("--gitleaks", metavar="FILE", help="another file of gitleaks' rules to measure")
-    parser.add_argument("--misses", action="store_true", help="show what is missed or wrong in the tuned part")
+    parser.add_argument("--misses", action="store_true", help="show misses and false alarms of the tuned part")
     parser.add_argument("--speed", action="store_true")
     args = parser.parse_args()
     texts = list(samples(args.seed, args.rounds))

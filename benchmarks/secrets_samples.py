@@ -162,7 +162,7 @@ MARKED: dict[str, Maker] = {
     "jfrog": marked("AKCp", WORD, 69),
 }
 
-# Keys without a mark: only what is said of them tells.
+# Keys without a prefix: only the context identifies them.
 UNMARKED: dict[str, Maker] = {
     "hex 32": lambda rng: draw(rng, HEX, 32),
     "hex 40": lambda rng: draw(rng, HEX, 40),
@@ -244,7 +244,7 @@ def url_safe_password(rng: random.Random) -> str:
     return re.sub(r"[^0-9A-Za-z_\-!*.+]", "x", rng.choice(list(PASSWORDS.values()))(rng)) + draw(rng, DIGITS, 1)
 
 
-# Fillers of templates: %word% is drawn anew at each place.
+# Fillers of templates: %word% is drawn for each occurrence.
 FILLERS: dict[str, Maker] = {
     "pem": lambda rng: "-" * 5,
     "uuid": uuid,

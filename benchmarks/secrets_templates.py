@@ -887,7 +887,7 @@ PERSONAL = {
     },
 }
 
-# No secret and nobody in any of these.
+# Texts without secrets and personal data.
 NEGATIVES = {
     "tune": [
         "request %uuid% took %n% ms on %host%",

@@ -2,8 +2,7 @@
 
     python benchmarks/start_instructions.py
 
-Valgrind counts them. The packages that it stands on are counted alone too: what a server without a line of ours would
-take. What the kernel does is not in it.
+Valgrind counts them. Its dependencies are counted separately, as a lower bound. The kernel is not included.
 """
 
 from __future__ import annotations

@@ -104,13 +104,13 @@ async def measure(name: str, url: str) -> None:
         await db.write(write)
         show = lambda what, line: print(f"{name:22} {what:42} {line}", flush=True)  # noqa: E731
         show("a write, one at a time", await each(1000, lambda: db.write(write)))
-        show("1,000 writes at once", await together(1000, lambda: db.write(write)))
-        show("10,000 writes at once", await together(10_000, lambda: db.write(write)))
-        show("1,000 writes that publish, at once", await together(1000, lambda: db.write(write_and_tell)))
+        show("1,000 concurrent writes", await together(1000, lambda: db.write(write)))
+        show("10,000 concurrent writes", await together(10_000, lambda: db.write(write)))
+        show("1,000 concurrent writes that publish", await together(1000, lambda: db.write(write_and_tell)))
         relaxed = lambda: db.write(write, isolation="read committed")  # noqa: E731
-        show("1,000 writes at once, read committed", await together(1000, relaxed))
+        show("1,000 concurrent writes, read committed", await together(1000, relaxed))
         show("a read, one at a time", await each(2000, lambda: db.read(read)))
-        show("1,000 reads at once", await together(1000, lambda: db.read(read)))
+        show("1,000 concurrent reads", await together(1000, lambda: db.read(read)))
         async with db.subscribe("note") as events:
 
             async def heard() -> None:

@@ -51,11 +51,11 @@ PRIVACY_QUESTIONS = (
     Question("strict", "hiding names in an entry, strict", "µs"),
 )
 LEGEND = (
-    "Journals, hives and privacy: processor time, ours and that of what we start. Files: time on the wall, from the"
-    " question to the answer, and at most 25 answers; a program is started for each question, which ours is not."
+    "Journals, hives and privacy: CPU time of our process and its children. Files: elapsed time from the query to the"
+    " result, at most 25 results; other programs are started for each query, ours is not."
     " Journal: {entries:,} entries of 15 fields, written by systemd-journal-remote; journalctl is `journalctl -o json"
-    " --all`, its start included. Hive: SYSTEM of a Windows machine, 30,756 keys and 73,456 values; of regipy what it"
-    " reads in two seconds. Privacy: entries of syslog. Text logs and contents of files: processor time, {megabytes}"
+    " --all`, its start included. Hive: SYSTEM of a Windows machine, 30,756 keys and 73,456 values; regipy is measured"
+    " for two seconds. Privacy: entries of syslog. Text logs and contents of files: CPU time, {megabytes}"
     " MB and {files:,} files of 2.5 KB; grep is `grep -F`, `grep -iF` and `grep -riIlF`, its start included.",
 )
 

@@ -4,7 +4,7 @@
     python benchmarks/tool_search.py PATH --held-out   # the tasks that nothing was tuned on, too
     python benchmarks/tool_search.py PATH --parts      # what single parts of the ranking are worth, on the others
 
-Each task says in words what is wanted, which steps people took, and which tools they used. `question` is the share of
+Each task has a description, annotated steps, and the tools used. `question` is the share of
 those tools among the first ten that are found with the words of the task as one query; `steps` is the share that is
 among the first five of at least one step, each searched for by itself; `at once` is the same where all steps are the
 queries of one call, to which `find_tools` gives five others for each. Weights were chosen on the tasks with an even
@@ -31,7 +31,7 @@ from portico.search.tool_index import ToolDocument, ToolIndex
 
 Search = Callable[[str, int], list[int]]
 
-# Parts of the ranking, and what it is like without them.
+# Parts of the ranking, to measure without them.
 PARTS: dict[str, dict[str, Any]] = {"no order": {"_SERVER_MATCH_BOOST": 0.4, "_LIST_POSITION_BOOST": 0.0}}
 
 

@@ -46,10 +46,10 @@ QUESTIONS = (
 )
 KEYS = tuple(question.key for question in QUESTIONS)
 LEGEND = (
-    "No server and no protocol: the calls that the tools make, in one process. Each write is on the disk when it"
-    " returns (SQLite: synchronous=FULL; PostgreSQL 15 started for this run, fsync on); of those in flight at once,"
-    " SQLite commits several together. With and without finished tasks are two stores that are loaded beforehand and"
-    " asked by turns, ten calls each.",
+    "No server and no protocol: the calls that the tools make, in one process. Each write is on disk when it returns"
+    " (SQLite: synchronous=FULL; PostgreSQL 15 started for this run, fsync on); SQLite commits concurrent writes"
+    " together. With and without finished tasks are two stores, loaded in advance and queried in alternation, ten"
+    " calls each.",
 )
 
 # A million rows by the database itself. The ids look like ours; finished ones are older than all others.

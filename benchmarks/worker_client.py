@@ -90,7 +90,7 @@ def serving(workers: int, *options: str, store: str | None = None, folder: str |
         command = [sys.executable, "-m", "portico", *words]
         values = {"PORTICO_STORE": store, "TMPDIR": folder}
         env = {**os.environ, **{name: value for name, value in values.items() if value}}
-        # What it says goes to a file: a pipe that nobody reads would stop it.
+        # Its output goes to a file: a full pipe would block it.
         message = Path(own) / "log"
         with message.open("w") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log, env=env)

@@ -165,7 +165,7 @@ async def of_adopting(fleet: Serving, sessions: int) -> float:
     line.close()
     await deploy(fleet)
     line = await Line.to(fleet.port)
-    # The others are measured with it: what a new process does once is not of sessions.
+    # One-time work of a new process is subtracted with the others.
     for _ in range(200):
         await line.call(a=1, b=2)
     costs = []

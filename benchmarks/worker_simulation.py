@@ -102,7 +102,7 @@ async def _of_several(call: float, few: int) -> Costs:
 def told(costs: Costs, store: StoreCosts | None) -> str:
     rows = [["what", "CPU"]]
     for name, seconds in {
-        "a call that stands alone (2026-07-28)": costs.call,
+        "a stateless call (2026-07-28)": costs.call,
         "a call in a session, where it is": costs.session,
         "more, if another worker of the machine forwards it": costs.forwarded,
         "a call that is sent on: the worker that sends it": costs.passing,
@@ -113,7 +113,7 @@ def told(costs: Costs, store: StoreCosts | None) -> str:
     }.items():
         rows.append([name, f"{seconds * 1e6:,.0f} µs"])
     if store is None:
-        return "\n".join(aligned(rows)) + "\n\nPostgreSQL is not installed: what it costs was not measured.\n"
+        return "\n".join(aligned(rows)) + "\n\nPostgreSQL is not installed: its cost was not measured.\n"
     for name, seconds in {
         "PostgreSQL: a session that begins": store.session,
         "PostgreSQL: a session that is taken over": store.adopting,
@@ -125,7 +125,7 @@ def told(costs: Costs, store: StoreCosts | None) -> str:
     return "\n".join(aligned(rows)) + f"\n\nConnections to PostgreSQL of each worker: {store.connections:.0f}\n"
 
 
-# What is predicted for here, and what is seen
+# Predicted and measured here
 
 
 def check(costs: Costs, program: str, seconds: int) -> list[dict[str, Any]]:
@@ -134,7 +134,7 @@ def check(costs: Costs, program: str, seconds: int) -> list[dict[str, Any]]:
         with serving(workers) as fleet:
             for what, load in (("calls", _by_wrk(program)), ("sessions", _in_sessions)):
                 seen = _seen(fleet, load, seconds)
-                # What others leave goes to whichever process wants it: it is not a part of each core.
+                # CPU left by other programs goes to any process, not to a fixed core.
                 cores = max(1, round(seen["left"]))
                 plan = Plan(workers=workers, cores=cores, speed=min(1.0, seen["left"] / cores))
                 sessions = 2 * CONNECTIONS if what == "sessions" else 0
@@ -205,7 +205,7 @@ def beside(rows: list[dict[str, Any]]) -> str:
     return "\n".join(aligned(table)) + "\n"
 
 
-# What is predicted for elsewhere
+# Predicted for other topologies
 
 PLANS = {
     "1 machine, 1 worker": Plan(workers=1, cores=8),

@@ -130,7 +130,7 @@ class Fleet:
         self.machines = [Machine(self.clock, plan.cores, plan.speed) for _ in range(plan.machines)]
         self.workers = [Process(machine, number) for number, machine in enumerate(self.machines * plan.workers)]
         self.database = Machine(self.clock, plan.database_cores)
-        # Whoever tells of a change holds one lock in all of PostgreSQL while it is written down.
+        # Publishing a change holds one global lock in PostgreSQL while it is written down.
         self.notifying = Process(self.database)
         # The processes of the database, one for each worker that hears.
         self.backends = [Process(self.database) for _ in self.workers]
@@ -237,7 +237,7 @@ def answered(plan: Plan, costs: Costs, rate: float, calls: int) -> Answered:
     clock.run(end + LATE_SECONDS)
     took.sort()
     rank = int(0.99 * came)
-    # Those that wait even now are late as well.
+    # Pending calls count as late.
     return Answered(took[rank] if rank < len(took) else float("inf"), waiting)
 
 

@@ -20,12 +20,12 @@ QUESTIONS = (
     Question("rate", f"tools/call, 2026-07-28, {CONNECTIONS} connections", "per s", more_is_better=True),
     Question("asking", "the same: CPU of wrk for one call", "µs"),
     Question("call", "the same: CPU of all workers for one call", "µs"),
-    Question("capacity", "what the workers would answer with a core for each", "per s", more_is_better=True),
-    Question("least", "the same: what the worker had that had least of their CPU", "%", more_is_better=True),
+    Question("capacity", "projected rate with one core per worker", "per s", more_is_better=True),
+    Question("least", "the same: CPU share of the least loaded worker", "%", more_is_better=True),
     Question("work", f"calls of a tool that works, {CONNECTIONS} connections", "per s", more_is_better=True),
     Question("work_call", "the same: CPU of all workers for one call", "µs"),
     Question("work_share", "the same: what wrk takes of the cores", "%"),
-    Question("work_least", "the same: what the worker had that had least of their CPU", "%", more_is_better=True),
+    Question("work_least", "the same: CPU share of the least loaded worker", "%", more_is_better=True),
     Question("session", "tools/call in a session, on a connection of its worker: CPU", "µs"),
     Question("forwarded", "the same, forwarded by another worker of the machine: CPU of both", "µs"),
     Question("sent", "the same, sent on to another machine: CPU of both", "µs"),
@@ -36,8 +36,8 @@ QUESTIONS = (
 SEVERAL = ("forwarded", "sent")
 LOADED = ("rate", "asking", "call", "capacity", "least", "work", "work_call", "work_share", "work_least")
 LEGEND = (
-    "wrk runs on the same cores, so two workers get what it leaves them: of calls that do nothing the rate is what is"
-    " left of the machine, and the CPU is what a machine with more cores would give. A tool that works reads 30 kB of"
+    "wrk runs on the same cores, so two workers get what it leaves them: with the empty tool the rate is limited "
+    "by the machine, and the CPU figure is what more cores would give. A tool that works reads 30 kB of"
     " JSON and sums it up. An event is without the call that makes it; listeners are at all workers.",
 )
 

@@ -1,7 +1,7 @@
 """wrk, the HTTP load generator: installation, scripts and results.
 
-Every request has an id of its own, and where there is something to add, numbers of its own: no server can answer from
-memory, and a session never sees an id twice.
+Every request has its own id and its own numbers: no server can answer from a cache, and no session receives an id
+twice.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def find() -> str:
     if result := shutil.which("wrk"):
         return result
     if not (apt := shutil.which("apt-get")):
-        raise NotInstalled("there is no wrk on PATH and no apt-get to install it with")
+        raise NotInstalled("wrk not found on PATH, and apt-get is not available")
     if os.geteuid() != 0:
-        raise NotInstalled("there is no wrk on PATH, and only root can apt-get install it")
+        raise NotInstalled("wrk not found on PATH; only root can install it with apt-get")
     run([apt, "install", "--yes", "--quiet", "--no-install-recommends", "wrk"])
     if result := shutil.which("wrk"):
         return result
@@ -89,7 +89,7 @@ def same_script(request: bytes) -> str:
     head, _, body = request.decode("ascii").partition("\r\n\r\n")
     first, *lines = head.split("\r\n")
     method, path, _ = first.split()
-    # It has a host and a length of its own.
+    # It sets its own host and length.
     fields = {name: value for name, value in (line.split(": ", 1) for line in lines) if name not in OWN}
     messages = [
         f"wrk.method = {json.dumps(method)}",

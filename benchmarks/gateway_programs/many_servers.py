@@ -1,6 +1,6 @@
 """Upstreams for a gateway: `python many_servers.py TOOLS PORT…`, one per port.
 
-All in one process; `GET /metrics` of each says what it was asked.
+All in one process; `GET /metrics` of each counts its requests.
 """
 
 import asyncio

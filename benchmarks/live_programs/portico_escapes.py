@@ -1,6 +1,6 @@
 """Measure how long a ping waits during escape attempts: `portico_escapes.py [NUMBER]`. Prints the maximum in ms.
 
-The code is that of the tests. What it may not touch is a folder of this program's own.
+The code is that of the tests. The forbidden folder is one of this program.
 """
 
 import asyncio

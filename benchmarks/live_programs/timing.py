@@ -1,6 +1,6 @@
 """Measurement shared by all interpreters: the same expression, first, in a new session, and again in an old one.
 
-`first` is from nothing imported to the first answer, `fresh` is a session of its own and its first answer, `warm` is
+`first` is from nothing imported to the first answer, `fresh` is a new session and its first result, `warm` is
 one more answer. Prints one JSON object: milliseconds, and microseconds for the last.
 """
 

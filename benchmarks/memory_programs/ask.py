@@ -1,4 +1,4 @@
-"""One memory server over stdio, asked by Portico's client: prints what it took, as JSON.
+"""One memory server over stdio, queried by Portico's client: prints the measurements as JSON.
 
 python ask.py KIND MEMORIES FOLDER COMMAND…
 """

@@ -10,7 +10,7 @@ PATIENCE = 2.0
 
 
 def read(path):
-    logging.disable()  # it tells of every value that is no text
+    logging.disable()  # it logs every value that is not text
     until = time.process_time() + PATIENCE
     waiting, count = [RegistryHive(path).root], 0
     while waiting and time.process_time() < until:

@@ -64,7 +64,7 @@ def make() -> Server:
 
     @server.tool
     async def crash() -> str:
-        """Fails in a way that nobody expected."""
+        """Raise an unexpected exception."""
         raise RuntimeError("/etc/secret")
 
     @server.tool

@@ -117,7 +117,7 @@ NETWORK = [
         "import socket; a, b = socket.socketpair(); a.sendto(b'x', 'SOCKET'); 'ESCAPED'",
     ),
     Escape(
-        "connects a pair anew",
+        "connects a pair again",
         "import socket; a, b = socket.socketpair(); a.connect('SOCKET'); 'ESCAPED'",
     ),
     Escape(
@@ -235,7 +235,7 @@ BOMBS = [
     Escape(
         "makes directories as deep as it can", "import os\nfor i in range(5000): os.mkdir('d'); os.chdir('d')", 10.0
     ),
-    Escape("makes a directory that nobody can enter", "import os; os.mkdir('a', 0); os.mkdir('b'); os.mkdir('b/c', 0)"),
+    Escape("creates a directory without permissions", "import os; os.mkdir('a', 0); os.mkdir('b'); os.mkdir('b/c', 0)"),
     Escape("makes one huge file", "f = open('a', 'wb'); f.truncate(10**12); 'ESCAPED'"),
     Escape(
         "asks for room on the disk",
@@ -261,7 +261,7 @@ LIES = [
     Escape("exits politely", "raise SystemExit(3)"),
     Escape("aborts", "import os; os.abort()"),
     Escape("crashes", "import ctypes; ctypes.string_at(0)"),
-    Escape("dies of a signal with a number of its own", "import os; os.kill(os.getpid(), 40)"),
+    Escape("dies of an unusual signal", "import os; os.kill(os.getpid(), 40)"),
     Escape("closes every descriptor", "import os; os.closerange(0, 1000)"),
     Escape("closes the line and goes on", "import os; os.close(3)\nwhile True: pass", 0.5),
     Escape("puts something else on the line", "import os; os.dup2(0, 3)"),

@@ -1,8 +1,7 @@
 """Replace module constants, such as timeouts, in the programs that tests start.
 
-A constant that does not exist is an error: after a rename, a plain assignment would create an unused name, and the test
-would wait for the real timeout without anybody noticing.
-"""
+A constant that does not exist is an error: after a rename, a plain assignment would create an unused name, and the
+test would silently wait for the real timeout."""
 
 from __future__ import annotations
 

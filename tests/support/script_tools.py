@@ -49,7 +49,7 @@ class ToolShop:
 
         @server.tool(annotations=READS)
         def describe(item: str, size: int = 10) -> str:
-            """What something is."""
+            """The description of an item."""
             return (item * size)[:size]
 
         @server.tool(annotations=READS)

@@ -2,7 +2,7 @@
 
 That is a server or another program in a process, a browser, another SDK, Node or PostgreSQL. `make test` leaves them
 out. They are recognised by their folder, by the fixtures that they request, and by what they and their fixtures call:
-nobody has to remember a decorator. `@pytest.mark.integration` marks the exceptions.
+no decorator is needed. `@pytest.mark.integration` marks the exceptions.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def with_tools(store: str = "sqlite://", **options: Any) -> tuple[Server, ToolEv
 
     @server.tool(task="required")
     async def ask_two(ctx: Context) -> list[str]:
-        """Asks two things at once."""
+        """Send two requests concurrently."""
         item, two = await asyncio.gather(ctx.elicit("One?", str, key="one"), ctx.elicit("Two?", str, key="two"))
         return [str(item.data), str(two.data)]
 
@@ -103,7 +103,7 @@ def with_tools(store: str = "sqlite://", **options: Any) -> tuple[Server, ToolEv
 
     @server.tool(task="required")
     async def crash() -> str:
-        """Something nobody expects."""
+        """An unexpected exception."""
         raise RuntimeError("the secret is 42")
 
     @server.tool(task=TaskConfig(detachable=True))

@@ -14,7 +14,7 @@ from support.paths import ROOT
 EXPECTED = ROOT / "tests" / "conformance" / "expected"
 
 # Checks that must pass, by scenario and revision; `-` where the suite does not run it. The last column is for the
-# extensions, which have no revision of their own and are spoken at 2026-07-28.
+# extensions, which have no protocol version and run at 2026-07-28.
 SERVER_CHECKS = """
 scenario                                        2025-06-18  2025-11-25  2026-07-28  extension
 server-initialize                                        3           3           -          -
@@ -127,7 +127,7 @@ json-schema-ref-no-deref                                 -           -          
 json-schema-2020-12-preservation                         -           -           9           9
 """
 
-# Extensions have no revision of their own, and are spoken at two.
+# Extensions have no protocol version, and run at two.
 CLIENT_EXTENSION_CHECKS = """
 scenario                                        2025-11-25  2026-07-28
 auth/client-credentials-jwt                              8           7
@@ -168,7 +168,7 @@ BESIDE_THE_SET = {
 # Checks that the suite skips whatever is done, by the name that they have in their scenario.
 ALWAYS_SKIPPED = {
     "tasks-status-notifications": {"TasksStatusNotificationsScenario"},
-    # It looks for the handshake too, which 2026-07-28 has not.
+    # It also requires the handshake, which 2026-07-28 does not have.
     "http-standard-headers": {
         "ClientMcpMethodHeader_initialize",
         "ClientMcpMethodHeader_notifications_initialized",

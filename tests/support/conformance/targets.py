@@ -41,7 +41,7 @@ PAUSE = 0.02
 
 
 class NotServing(Exception):
-    """Nothing answers at the address; the text says what the child said, if there is one."""
+    """No server answers at the address; the text has the output of the child, if any."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Client:
 
     @property
     def target(self) -> list[str]:
-        """How the suite is told."""
+        """Return the arguments for the suite."""
         return ["--command", self.command]
 
 

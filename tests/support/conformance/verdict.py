@@ -36,7 +36,7 @@ class CheckFailure:
 
 @dataclass(frozen=True)
 class ExitReport:
-    """How something ended that did not end well, and what it said last."""
+    """Exit status and last output of a failed process."""
 
     text: str
     said: str
@@ -124,7 +124,7 @@ def _judge_scenario(leg: Leg, scenario: str, checks: list[Check] | None, expecte
     complaints = [CheckFailure(scenario, text) for text in describe(unfit)]
     passing = sum(check["status"] == "SUCCESS" for check in checks)
     if passing < leg.checks[scenario] and not complaints:
-        # Why the suite did not look, it says in what it does not count.
+        # The suite explains skips in uncounted checks.
         notes = describe([check for check in checks if check["status"] == NOT_COUNTED])
         count = f"only {passing} checks passed; {leg.checks[scenario]} must"
         complaints += [CheckFailure(scenario, text) for text in (count, *notes)]

@@ -117,7 +117,7 @@ def real(word: str = "blue") -> ToolResult:
 
 @server.tool(ui="ui://apps/real")
 async def slow() -> str:
-    """Takes so long that it is cancelled."""
+    """Run until cancelled."""
     await asyncio.sleep(60)
     return "late"
 

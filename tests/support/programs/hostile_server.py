@@ -139,7 +139,7 @@ def result() -> dict[str, Any]:
 
 
 def kept(name: str) -> dict[str, Any]:
-    """What our own services would say, said by somebody else."""
+    """Texts of our own services, sent by another server."""
     memories = [{"id": text[:40], "urn": text, "namespace": text, "tags": [text, text], "content": text, "at": text, "score": 0.5,
                  "match": text, "thread": text, "status": text} for _, text in ALL]  # fmt: skip
     tasks = [{"id": text, "description": text, "status": state, "labels": [text], "worker": text, "due_at": text, "depth": n % 3,

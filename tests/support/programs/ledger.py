@@ -1,4 +1,4 @@
-"""A server on stdio that writes into a file and is killed meanwhile: `ledger.py FILE STORE [tasks]`."""
+"""A server on stdio that writes into a file and is killed during the write: `ledger.py FILE STORE [tasks]`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def die(moment: str) -> None:
 
 @server.tool(annotations={"readOnlyHint": True})
 def look(n: int) -> list[str]:
-    """What was written so far."""
+    """The contents written so far."""
     die(f"look {n}")
     return file.read_text().split() if file.exists() else []
 
@@ -54,7 +54,7 @@ def put(n: int) -> str:
 
 @server.tool(annotations={"readOnlyHint": True})
 async def rest(n: int) -> None:
-    """The server is stopped meanwhile, as a deploy stops it."""
+    """The server is stopped during the call, as in a deployment."""
     if fate.exists() and fate.read_text() == f"stop {n}":
         fate.unlink()
         os.kill(os.getpid(), signal.SIGTERM)

@@ -46,7 +46,7 @@ async def capture(url: str, name: str, out: int) -> None:
 
 
 def victim(url: str, name: str) -> tuple[int, int]:
-    """Its process, and where it says what it has kept."""
+    """The process, and its log of acknowledged memories."""
     message, saying = os.pipe()
     process = os.fork()
     if process == 0:

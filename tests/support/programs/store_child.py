@@ -44,7 +44,7 @@ async def pairs(url: str, first: str) -> None:
 
 
 async def count(url: str, times: str) -> None:
-    """Read a number and write the next, so many times."""
+    """Increment a number a given number of times."""
 
     def more(tx: Transaction) -> None:
         n = tx.fetch_one(int, "select n from counter")

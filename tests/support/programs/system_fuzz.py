@@ -1,6 +1,6 @@
 """Read corrupted files with little memory. Anything but a typed error is a failure.
 
-It is run as a program of its own, so that a hang or a hunger for memory ends it and not the tests.
+It runs as a separate program, so that a hang or a hunger for memory ends it and not the tests.
 
 python system_fuzz.py journal|hive|evtx|text SEED ROUNDS FILE...
 """
