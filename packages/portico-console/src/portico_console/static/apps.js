@@ -1,7 +1,7 @@
-// An app of a server's in a frame, and what may be said between the two (MCP Apps, 2026-01-26). The frame has an origin
-// that nothing belongs to, and no way to other hosts than those that it names and you allow. Whatever it says is looked
-// at here as if a stranger had said it: only the window of our own proxy is heard, every request is one of those below,
-// and what reaches outside the frame is asked about first, beside the frame and not in front of it.
+// An app of a server in a frame, and the messages between them (MCP Apps, 2026-01-26). The frame has an opaque origin and
+// can reach only the hosts that it declares and the user allows. Its messages are untrusted: only the window of our own
+// proxy is accepted, every request must be one of those below, and requests that reach outside the frame need consent,
+// given next to the frame and not on top of it.
 
 import { button, fill, h, link, plain, say } from "./dom.js";
 
@@ -14,8 +14,8 @@ const MOST_WAITING = 16;
 const MOST_LINES = 200;
 const MOST_LINKS = 20;
 const MOST_STRAY = 100;
-// How long an app has to end, and how long a question stands before it can be answered: who clicks in the app does not
-// mean a button that has just come.
+// Time for an app to end, and delay before a consent button works: a click meant for the app must not hit a button that
+// has just appeared.
 const PATIENCE = 500;
 const MODES = ["inline", "fullscreen"];
 const STYLES = {
@@ -34,7 +34,7 @@ class Denied extends Error {
 const wrong = (text) => new Denied(text, -32602);
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
 
-/** where: the members that say which server is asked, and as whom; tools(): the names of those that this app may call,
+/** where: members that select the server and the user; tools(): names of the tools that this app may call,
  * by the names that it may know them by. */
 export function makeApp(app, { where, uri, tool, args, tools }) {
   const lines = h("div", { class: "loglines", role: "log", "aria-label": "App log", tabindex: "0", hidden: true });
@@ -69,7 +69,7 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
       return void fill(bar, h("p", { role: "alert" }, "Failed to load the app: ", plain(why.message, 600)));
     }
     const { csp, permissions } = page.wishes;
-    // All of them are shown: what is not seen is not allowed.
+    // Show all of them: permissions that are not visible are not granted.
     const hosts = [...new Set(["connectDomains", "resourceDomains", "frameDomains", "baseUriDomains"].flatMap((name) => (Array.isArray(csp?.[name]) ? csp[name] : [])))].join(" ");
     if (hosts.length > LONGEST_HOSTS) return void fill(bar, h("p", { role: "alert" }, "Failed to load the app: it requests too many hosts."));
     if (hosts && !await permit("hosts", "Load app", "This app requests network access to ", h("strong", { class: "breakable" }, plain(hosts, LONGEST_HOSTS)), ".")) return void stopped("App not loaded.");
@@ -88,7 +88,7 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
     looking.observe(document.documentElement, { attributeFilter: ["data-scheme"] });
   }
 
-  /** Away with it, and with all that it waits for. */
+  /** Remove the app and cancel its pending requests. */
   function stop() {
     ended = true;
     ready = false;
@@ -109,7 +109,7 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
     fill(bar, h("div", { class: "row" }, h("p", { class: "quiet" }, plain(text, 200)), button("Reload app", () => { permits.clear(); fill(bar); begin(); }, { class: "small" })));
   }
 
-  /** The app is told, and has a moment for what it wants to keep. */
+  /** Notify the app, which then has a moment to save its state. */
   async function end() {
     if (!frame || ended) return;
     if (ready) await new Promise((done) => {
@@ -121,7 +121,7 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
   }
   let goodbye = () => {};
 
-  // --- what it is told ---
+  // --- messages to the app ---
 
   const post = (message) => frame.contentWindow?.postMessage({ jsonrpc: "2.0", ...message }, "*");
   const tell = (name, params) => post({ method: `ui/notifications/${name}`, params });
@@ -161,11 +161,11 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
     changed();
   }
 
-  // --- what it says ---
+  // --- messages from the app ---
 
   function hear({ source, data }) {
     if (source !== frame.contentWindow) {
-      // It can reach this window past its frame, which is not listened to, and ends it where it is done without end.
+      // It can post to this window directly; such messages are ignored, and a flood of them ends the app.
       if (source !== null && source === frame.contentWindow?.[0] && ++stray > MOST_STRAY) stopped("App stopped: message rate limit exceeded.");
     } else if (isObject(data) && data.jsonrpc === "2.0") take(data);
   }
@@ -281,7 +281,7 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
     lines.scrollTop = lines.scrollHeight;
   }
 
-  // --- what is asked of you: one thing at a time, each once ---
+  // --- consent: one request at a time, each once ---
 
   function permit(key, yes, ...what) {
     if (!permits.has(key)) {
@@ -307,7 +307,7 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
   begin();
   return {
     element, end,
-    /** The call has ended: with a result, an error, or by hand. */
+    /** The call has ended with a result or an error, or was cancelled. */
     over(said) {
       outcome = said?.result ? { result: said.result } : { reason: plain(said?.error?.message ?? "cancelled", 600) };
       if (frame && !ended) tellOutcome();
@@ -315,7 +315,7 @@ export function makeApp(app, { where, uri, tool, args, tools }) {
   };
 }
 
-/** A result as apps know it: this revision of theirs is older than structured content that is no object. */
+/** Convert a result for apps, whose protocol version requires structured content to be an object. */
 const plainResult = ({ structuredContent: data, ...rest }) => (data === undefined ? rest : { ...rest, structuredContent: isObject(data) ? data : { result: data } });
 
 const wishes = (one) => (isObject(one?._meta?.ui) ? one._meta.ui : undefined);

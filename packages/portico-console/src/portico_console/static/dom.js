@@ -1,5 +1,5 @@
-// Elements are made here and nowhere else. Text goes in as text, attributes come from a short list, and an address
-// from outside becomes a link only by `link`: nothing that a server says can become markup, code or a request.
+// Elements are created only here. Text is inserted as text, attributes come from an allow list, and a foreign URL becomes
+// a link only through `link`, so server data cannot become markup, code or a request.
 
 const ALLOWED = new Set("alt autocomplete checked controls disabled draggable download for hidden id inputmode list max min name open placeholder readonly rel required role rows scope selected spellcheck tabindex target title type value viewBox x y x1 x2 y1 y2 cx cy r width height autofocus".split(" "));
 const SVG = "http://www.w3.org/2000/svg";
@@ -44,7 +44,7 @@ export const fresh = (stem) => `${stem}-${++counter}`;
 export const button = (text, click, options = {}) =>
   h("button", { type: "button", ...options, on: { click, ...options.on } }, text);
 
-/** A link that leaves the page: only http and https, its host in sight, and nothing told to where it leads. */
+/** An external link: http and https only, with a visible host and without a referrer. */
 export function link(address, text) {
   const url = safe(address);
   if (!url) return h("span", { class: "mono breakable" }, text ?? address);
@@ -62,28 +62,28 @@ function safe(address) {
   }
 }
 
-// What turns the writing around, or hides in it, is shown as what it is.
+// Bidirectional and invisible characters are shown as escapes.
 const INVISIBLE = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\u{e0000}-\u{e007f}]/gu;
 const named = (found) => `⟨U+${found.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
 
-/** A text of somebody else's, to be shown in a line: bounded, and nothing invisible in it. */
+/** Foreign text for one line: truncated, without invisible characters. */
 export function plain(text, longest = 300) {
   const all = typeof text === "string" ? text : text === undefined || text === null ? "" : String(text);
   const shown = all.slice(0, longest).replace(INVISIBLE, named);
   return all.length > longest ? `${shown}…` : shown;
 }
 
-/** The same for a text of many lines, whole. */
+/** Foreign text of several lines, not truncated. */
 export const visible = (text) => String(text).replace(INVISIBLE, named);
 
-/** Names and values, as far as there are some. */
 /** The version of a server, unless it is the one that Portico reports for a server without a version. */
 export const ownVersion = (server) => (server?.version === "0.0.0" ? undefined : server?.version);
 
+/** Names and values; empty values are omitted. */
 export const facts = (pairs) => h("dl", { class: "facts" }, pairs.filter(([, value]) => value !== undefined && value !== null && value !== "")
   .map(([name, value]) => [h("dt", {}, plain(name, 40).replaceAll("_", " ")), h("dd", {}, value instanceof Node ? value : plain(value, 600))]));
 
-/** Buttons of which one is pressed: {element, press(index)}. */
+/** A group of toggle buttons: {element, press(index)}. */
 export function segments(names, choose, label = "View mode") {
   const press = (at) => buttons.forEach((one, index) => one.setAttribute("aria-pressed", String(index === at)));
   const buttons = names.map((name, index) => button(name, () => choose(index)));
@@ -91,10 +91,10 @@ export function segments(names, choose, label = "View mode") {
   return { element: h("div", { class: "segments", role: "group", "aria-label": label }, buttons), press };
 }
 
-/** A view with a heading and what belongs beside it. */
+/** A view with a heading and its controls. */
 export const sheet = (title, tools, ...content) => h("div", { class: "page" }, h("div", { class: "row apart" }, h("h1", {}, title), h("div", { class: "row" }, tools)), ...content);
 
-/** A list on the left, one of it on the right. */
+/** A list on the left, the selected item on the right. */
 export function split(place, list, label) {
   const detail = h("section", { class: "detail", "aria-label": label });
   const element = h("div", { class: "split" }, list.element, detail);
@@ -104,7 +104,7 @@ export function split(place, list, label) {
 }
 
 let speaker;
-/** Say it to those who listen to a screen reader, and show it for a moment. */
+/** Announce a message to screen readers and show it briefly. */
 /** Remove error notes: what they report has been corrected. */
 export function clearErrors() {
   document.querySelectorAll("#said .note.bad").forEach((note) => note.remove());
@@ -134,7 +134,7 @@ export function save(name, text, type = "application/json") {
   setTimeout(() => URL.revokeObjectURL(address), 10000);
 }
 
-/** A dialog with a heading. Gives the dialog; it leaves the document when it is closed. */
+/** Open a dialog with a heading and return it; it is removed when closed. */
 export function show(title, ...content) {
   const id = fresh("dialog");
   const dialog = h("dialog", { "aria-labelledby": id, class: "dialog" },
@@ -157,9 +157,9 @@ export function ask(title, text, yes = "Yes") {
   });
 }
 
-/** What a server says about something: the beginning of it, where it says a great deal. */
+/** A server's description, truncated if long. */
 export function lead(text, longest = 700) {
-  // Lines that were broken for an editor are one again; lists and paragraphs stay.
+  // Join wrapped lines; lists and paragraphs stay.
   const all = plain(text, 20000).replace(/(\S)\n(?=[\p{L}`"(])/gu, "$1 ");
   const said = h("p", { class: "lead" }, all.length > longest ? `${all.slice(0, longest - 100)}… ` : all);
   if (all.length > longest) said.append(button("Show all", () => { said.textContent = all; }, { class: "small" }));
@@ -168,7 +168,7 @@ export function lead(text, longest = 700) {
 
 export const empty = (title, text, ...more) => h("div", { class: "empty" }, h("h2", {}, title), h("p", {}, text), ...more);
 
-/** How long ago, or how long: the two figures that matter. */
+/** Format a duration or an age with its two largest units. */
 export function span(milliseconds) {
   if (milliseconds === undefined || milliseconds === null || Number.isNaN(milliseconds)) return "–";
   if (milliseconds < 1) return `${Math.round(milliseconds * 1000)} µs`;
@@ -188,7 +188,7 @@ export function size(bytes) {
 
 export const number = (value) => (typeof value === "number" ? value.toLocaleString("en") : String(value ?? "–"));
 
-/** A moment as a person says it; the whole of it in the title. */
+/** Format a time relative to now, with the full time as title. */
 export function when(value) {
   const moment = typeof value === "number" ? new Date(value < 1e11 ? value * 1000 : value) : new Date(value);
   if (Number.isNaN(moment.getTime())) return h("span", { class: "quiet" }, plain(value, 40) || "–");
@@ -197,7 +197,7 @@ export function when(value) {
   return h("time", { title: moment.toISOString() }, text);
 }
 
-/** The listener, called once it has been quiet for a while. */
+/** Debounce a listener. */
 export function later(listener, milliseconds) {
   let timer;
   return (...all) => {

@@ -1,6 +1,6 @@
-// A form made from a JSON Schema. Each field can be read, and told what is wrong with it or with a part of it.
+// A form generated from a JSON Schema. Each field can be read, and can show errors of itself or of its parts.
 //   field = {element, read() → value or undefined, mark(path, text), clear(), focus()}
-// A part that is optional is made when it is asked for, so a schema that contains itself ends.
+// Optional parts are created on demand, so recursive schemas terminate.
 
 import { button, fill, fresh, h, plain, segments } from "./dom.js";
 import { begin, check, kind, labelOf, pathText, put, resolve, same, typesOf, variants } from "./schema.js";
@@ -8,7 +8,7 @@ import { begin, check, kind, labelOf, pathText, put, resolve, same, typesOf, var
 const MOST_OPTIONS = 300;
 const LONG_TEXT = /^(text|content|body|code|message|description|prompt|note|markdown|html|sql|script)$/;
 
-/** The whole form: fields, or JSON as the way out. */
+/** The complete form: fields, or JSON as a fallback. */
 export function makeForm(schema, { value, label = "Arguments" } = {}) {
   const root = schema && typeof schema === "object" ? schema : {};
   const start = value ?? beginning(root);
@@ -22,7 +22,7 @@ export function makeForm(schema, { value, label = "Arguments" } = {}) {
     try {
       top = objectField(resolve(root, root), root, { name: "", required: true, value: given, depth: 0, bare: true });
     } catch {
-      // It is no schema, or one that nobody has thought of.
+      // Not a schema, or an unsupported one.
       const options = { name: "arguments", required: true, value: given, depth: 0, schema: { description: "This schema cannot be rendered as a form. Enter the arguments as JSON." } };
       top = jsonField(options.schema, options);
     }
@@ -66,7 +66,7 @@ export function makeForm(schema, { value, label = "Arguments" } = {}) {
       if (asJson) raw.value = JSON.stringify(given, null, 2);
     },
     focus: () => (asJson ? raw.focus() : place.querySelector("input, textarea, select, button")?.focus()),
-    /** What is wrong with it, shown at the fields. */
+    /** Show errors at the fields. */
     problems() {
       fill(trouble);
       top.clear();
@@ -111,7 +111,7 @@ function makeField(schema, root, options) {
   }
 }
 
-// --- what a field looks like: label, control, words about it, what is wrong -----------------------------------------
+// --- layout of a field: label, control, description, errors -----------------------------------------
 
 function frame({ name, required, schema, label }, control, extra) {
   const id = fresh("field");
@@ -256,7 +256,7 @@ function nullableField(schema, way, root, options) {
   const { title, description } = schema;
   const whole = { ...resolve(way, root), ...(title ? { title } : {}), ...(description ? { description } : {}) };
   const inner = makeField(whole, root, { ...options, value: options.value ?? undefined, required: false });
-  // What is left out is null already where null is the default.
+  // Omitted values are null already if null is the default.
   if (schema.default === null && !options.required) return inner;
   const box = h("input", { type: "checkbox", checked: options.value === null });
   const element = h("div", { class: "nullable" }, inner.element, h("label", { class: "null" }, box, " null"));
@@ -271,7 +271,7 @@ function nullableField(schema, way, root, options) {
   };
 }
 
-/** A nested part that need not be there: a button makes it, another takes it away. */
+/** An optional nested part with buttons to add and remove it. */
 function optional(schema, root, options, make) {
   if (options.required || options.value !== undefined) {
     const field = make(schema, root, options);
@@ -362,7 +362,7 @@ function objectField(schema, root, options) {
 
 const defaultOf = (schema, root) => resolve(schema, root).default;
 
-/** Properties whose names are not known beforehand. */
+/** Additional properties. */
 function freeProperties(schema, root, given, names, options) {
   const rows = new Map();
   const list = h("div", { class: "free" });
@@ -434,7 +434,7 @@ function arrayField(schema, root, options) {
   };
 }
 
-/** A list of values that are all known: boxes to tick. */
+/** A list of enumerated values: checkboxes. */
 function choicesField(schema, items, options) {
   const chosen = Array.isArray(options.value) ? options.value : [];
   const boxes = items.enum.map((value) => [value, h("input", { type: "checkbox", checked: chosen.some((one) => same(one, value)) })]);

@@ -1,4 +1,4 @@
-// What hangs together: memories, and the tags and threads that they share, pulled into place by a few hundred steps.
+// Graph of memories with their common tags and threads, by a force layout of a few hundred steps.
 
 import { h, plain } from "./dom.js";
 

@@ -1,10 +1,10 @@
-// A long list of which only the rows in sight are drawn. One stop for the Tab key; arrows, Home, End, Page keys move.
+// A virtual list: only visible rows are rendered. One tab stop; arrows, Home, End and Page keys move the selection.
 
 import { fill, fresh, h, number, plain } from "./dom.js";
 
 const ABOVE = 6;
 
-/** rows: [{title, text, badge, value}]; choose(value) when one is picked. */
+/** rows: [{title, text, badge, value}]; choose(value) is called for the selected one. */
 export function makeList({ label, choose, rowHeight = 52, filter = true }) {
   const id = fresh("list");
   let all = [];

@@ -1,4 +1,4 @@
-// What changes by itself comes on one long call. Views say which topics they want, and are told as long as they stay.
+// Live updates arrive on one long-running call. Views subscribe to topics for as long as they are open.
 
 import { call } from "./mcp.js";
 
@@ -9,7 +9,7 @@ let timer;
 let pause = 500;
 let heard = () => {};
 
-/** on("metrics", listener) → a function that ends it */
+/** on("metrics", listener) → a function to unsubscribe */
 export function on(topic, listener) {
   if (!listeners.has(topic)) listeners.set(topic, new Set());
   listeners.get(topic).add(listener);
@@ -21,7 +21,7 @@ export function on(topic, listener) {
   };
 }
 
-/** heard(true) when the connection is there, heard(false, why) when it is not. */
+/** heard(true) when connected, heard(false, why) otherwise. */
 export function onState(listener) {
   heard = listener;
 }

@@ -1,4 +1,4 @@
-// The beginning: who is asking, then the shell.
+// Entry point: authentication, then the shell.
 
 import { button, fill, h, plain, say } from "./dom.js";
 import { call, signIn } from "./mcp.js";
@@ -11,12 +11,12 @@ async function start() {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
   const query = new URLSearchParams(location.search);
   if (token || query.has("state")) {
-    // Before anything else: it is not to be seen, kept in the history, or copied with the address.
+    // First of all: the token must not be visible, stored in the history, or copied with the URL.
     history.replaceState(null, "", location.pathname);
     try {
       await signIn(token ?? await (await import("./oauth.js")).comeBack(query));
     } catch (why) {
-      // The key of an earlier visit may still be good.
+      // The key of an earlier visit may still be valid.
       say(why.message, "bad");
     }
   }
@@ -28,7 +28,7 @@ async function start() {
   }
 }
 
-/** The way in, for those who have no key. */
+/** The page for users without a key. */
 function door(why) {
   document.getElementById("side").replaceChildren(h("div", { class: "brand" }, "Portico"));
   const field = h("input", { type: "password", id: "token", class: "wide", autocomplete: "current-password" });
@@ -51,7 +51,7 @@ function door(why) {
   field.focus();
 }
 
-/** A way in for people, where the server has a login for them. */
+/** The login button, if the server has a login. */
 async function offerLogin(place, scope, problem) {
   const { findLogin, goThere } = await import("./oauth.js");
   const found = await findLogin();

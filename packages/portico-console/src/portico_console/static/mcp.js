@@ -2,12 +2,12 @@
 
 const ENDPOINT = "/console/mcp";
 const KEY = "portico-console-key";
-// Where a login is kept that can be renewed.
+// Storage key of a login with a refresh token.
 export const LOGIN = "portico-console-login";
 const REVISION = "2026-07-28";
 let last = 0;
 
-/** What the server would not do, in a sentence for people. */
+/** An error with a message for the user. */
 export class Refusal extends Error {
   constructor(text, { status, how, data } = {}) {
     super(text);
@@ -15,7 +15,7 @@ export class Refusal extends Error {
   }
 }
 
-/** A one-time token in the address, for a key. It is taken out of the address first. */
+/** Exchange a one-time token in the URL for a key. It is removed from the URL first. */
 export async function signIn(token) {
   const answer = await fetch("/console/login", {
     method: "POST", credentials: "same-origin", headers: { "content-type": "application/json" }, body: JSON.stringify({ token }),
@@ -32,7 +32,7 @@ export async function signOut() {
 }
 
 let renewing;
-/** Whether there is another token in place of one that has ended; all who wait for it wait for the same one. */
+/** Renew an expired token and return whether that succeeded. Concurrent callers share one renewal. */
 const renewed = () => (renewing ??= renewLogin().catch(() => false).finally(() => { renewing = undefined; }));
 
 async function renewLogin() {
@@ -42,7 +42,7 @@ async function renewLogin() {
   return true;
 }
 
-/** Call a tool of the console; gives its structured result. `notice(method, params)` hears what is said on the way. */
+/** Call a tool of the console and return its structured result. `notice(method, params)` receives notifications. */
 export async function call(name, args = {}, { signal, notice } = {}) {
   const id = ++last;
   const params = {
@@ -88,7 +88,7 @@ async function readJson(answer) {
   }
 }
 
-/** The events of an answer; notifications are handed on, the response is given back. */
+/** Read the events of a response: forward notifications and return the response. */
 async function readEvents(answer, notice) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let pieces = [];
@@ -103,7 +103,7 @@ async function readEvents(answer, notice) {
   for (;;) {
     const { done, value } = await reader.read();
     if (done) break;
-    // A large event comes in many pieces; they are joined once, when its end is there.
+    // A large event arrives in many chunks, which are joined once at its end.
     const piece = value.replaceAll("\r\n", "\n");
     pieces.push(piece);
     if (!piece.includes("\n\n") && !(piece.startsWith("\n") && pieces.length > 1)) continue;

@@ -1,12 +1,12 @@
-// Signing in where this server has a login of its own ([auth.proxy]): an authorization code with PKCE (RFC 7636), as any
-// client does that can keep no secret. What is kept is kept for this tab alone.
+// Login at the server's own authorization server ([auth.proxy]): authorization code with PKCE (RFC 7636), as for any
+// public client. Tokens are stored for this tab only.
 
 import { LOGIN } from "./mcp.js";
 
 const keep = (login) => sessionStorage.setItem(LOGIN, JSON.stringify(login));
 const kept = () => JSON.parse(sessionStorage.getItem(LOGIN) ?? "{}");
 
-/** The login of this server; none if it is at another address, which this page may not ask. */
+/** The authorization server of this server; none if it has another origin, which this page cannot reach. */
 export async function findLogin() {
   const { resource, authorization_servers: [issuer] = [] } = await read(fetch("/.well-known/oauth-protected-resource"));
   const { origin, pathname } = new URL(issuer);
@@ -15,7 +15,7 @@ export async function findLogin() {
   return said.registration_endpoint ? { ...said, issuer, resource } : undefined;
 }
 
-/** Leave for it. */
+/** Redirect to the login. */
 export async function goThere({ issuer, resource, registration_endpoint, authorization_endpoint, token_endpoint }, scope) {
   const redirect = location.origin + location.pathname;
   const about = { client_name: "Portico console", redirect_uris: [redirect], grant_types: ["authorization_code", "refresh_token"], response_types: ["code"], token_endpoint_auth_method: "none" };
@@ -26,7 +26,7 @@ export async function goThere({ issuer, resource, registration_endpoint, authori
   location.assign(`${authorization_endpoint}?${new URLSearchParams({ response_type: "code", client_id, redirect_uri: redirect, scope, resource, state, code_challenge: challenge, code_challenge_method: "S256" })}`);
 }
 
-/** Back from it, with what is in the address: a token. */
+/** Exchange the code in the URL for a token. */
 export function comeBack(query) {
   const { state, verifier, redirect, issuer } = kept();
   if (!state || query.get("state") !== state || query.get("iss") !== issuer) throw new Error("Login failed: state or issuer mismatch.");
@@ -34,12 +34,12 @@ export function comeBack(query) {
   return redeem({ grant_type: "authorization_code", code: query.get("code"), redirect_uri: redirect, code_verifier: verifier });
 }
 
-/** Another token, when the last one has ended. */
+/** Renew an expired token. */
 export const renew = () => redeem({ grant_type: "refresh_token", refresh_token: kept().refresh });
 
 async function redeem(form) {
   const { client_id, issuer, resource, at } = kept();
-  // Whatever comes of it, it is good once.
+  // A refresh token is valid once, whatever the result.
   sessionStorage.removeItem(LOGIN);
   const said = await read(fetch(at, { method: "POST", body: new URLSearchParams({ ...form, client_id, resource }) }));
   keep({ client_id, issuer, resource, at, refresh: said.refresh_token });

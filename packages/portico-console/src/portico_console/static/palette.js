@@ -1,11 +1,11 @@
-// Everything by name: views, tools, resources, prompts, saved calls, switches. Ctrl-K or ⌘-K.
+// Command palette: views, tools, resources, prompts, saved calls, settings. Ctrl-K or ⌘-K.
 
 import { fill, fresh, h, plain } from "./dom.js";
 
 const MOST = 50;
 let opened;
 
-/** entries: [{title, kind, run}]; coming: more of them, which nobody waits for who types already. */
+/** entries: [{title, kind, run}]; coming: further entries, added when they arrive. */
 export function openPalette(entries, coming) {
   if (opened) return;
   const id = fresh("palette");

@@ -1,4 +1,4 @@
-// Lines over time, drawn on a canvas. What is drawn is also said in words, for those who do not see it.
+// Line chart on a canvas, with a text alternative for screen readers.
 
 import { fill, h } from "./dom.js";
 
@@ -75,7 +75,7 @@ function paint(canvas, points, series, format, seconds) {
       if (down) pen.lineTo(x(point.at), y(point[one.key]));
       else {
         pen.moveTo(x(point.at), y(point[one.key]));
-        // A dot, because a line needs a second value: the calls of one moment have no neighbours.
+        // A dot, because a line needs two points: a single interval has no neighbours.
         dots.push([x(point.at), y(point[one.key])]);
       }
       down = true;
@@ -87,7 +87,7 @@ function paint(canvas, points, series, format, seconds) {
   pen.restore();
 }
 
-// A canvas does not know light-dark(); an element that has the colour does.
+// A canvas does not support light-dark(); the computed style of an element does.
 function resolved(canvas, name) {
   canvas.style.color = `var(${name})`;
   const found = getComputedStyle(canvas).color;

@@ -1,5 +1,5 @@
-// What a server asks in the middle of a call: forms to fill in, addresses to open, texts that a model should write,
-// folders. A person answers all of them here, whichever view is open.
+// Server-to-client requests during a call: forms, URLs, sampling and roots. The user answers all of them here, in any
+// view.
 
 import { button, h, link, plain, say } from "./dom.js";
 import { makeForm } from "./form.js";
@@ -8,12 +8,12 @@ import { showBlock } from "./results.js";
 const ROOTS = "portico-console-roots";
 const PATIENCE = 120;
 
-/** Runs that a view began, for which folders are not asked for. */
+/** Calls started by a view, for which roots are not requested from the user. */
 export const withoutPerson = new Set();
 
 export function watchQuestions(app, place) {
   const shown = new Map();
-  // Folders are asked for in every call. They are given by hand once, and the same from then on.
+  // Roots are requested in every call. The user enters them once.
   const byItself = async (question) => {
     if (question.kind !== "roots") return false;
     await new Promise((resolve) => setTimeout(resolve, PATIENCE));

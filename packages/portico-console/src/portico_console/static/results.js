@@ -1,5 +1,5 @@
-// What a server gave back, as what it is: text, a tree, a table, a picture, a sound, a link. Pictures and sounds come from
-// the result itself and in a few known types; nothing is fetched that a server names.
+// Rendering of results: text, tree, table, image, audio, link. Images and audio come from the result itself in a few known
+// types; URLs of a server are never fetched.
 
 import { button, copy, fill, h, link, plain, save, segments, size, visible } from "./dom.js";
 import { kind } from "./schema.js";
@@ -11,7 +11,7 @@ const FIRST_TEXT = 40000;
 const MORE_TEXT = 200000;
 const ROWS = 100;
 
-/** Everything of a tools/call result. `open(uri)` is called for links to resources of the same server. */
+/** Render a tools/call result. `open(uri)` is called for links to resources of the same server. */
 export function showResult(result, { open } = {}) {
   const structured = result.structuredContent;
   const blocks = Array.isArray(result.content) ? result.content : [];
@@ -27,7 +27,7 @@ export function showResult(result, { open } = {}) {
   return chooser(ways, result);
 }
 
-/** Views of the same thing, of which one is shown; made when it is chosen. */
+/** Alternative renderings as tabs, created when selected. */
 export function chooser(ways, whole) {
   const view = h("div", { class: "view" });
   const made = new Map();
@@ -71,13 +71,13 @@ export function showBlock(block, open) {
   }
 }
 
-/** A text, the beginning of it where it is long. */
+/** Text, truncated if long. */
 export function showText(text) {
   const block = h("pre", { class: "block", tabindex: "0" });
   let shown = 0;
   const more = button("", () => add(MORE_TEXT), { class: "small" });
   const add = (length) => {
-    // A piece of its own each, so that what is there is not laid out again.
+    // A separate element per chunk, so that existing text is not laid out again.
     block.append(h("span", {}, visible(text.slice(shown, shown + length))));
     shown += length;
     more.textContent = `Show more (${size(text.length - shown)} remaining)`;
@@ -106,7 +106,7 @@ function showSound(data, type) {
 
 const unseen = (what, type, data) => h("p", { class: "quiet" }, `Preview not available for ${what}: `, h("code", {}, plain(type ?? "unknown type", 80)), `, ${size(String(data ?? "").length)}`);
 
-/** What resources/read gives, or a resource inside a result. */
+/** The contents of resources/read, or an embedded resource. */
 export function showContents(resource) {
   const head = h("div", { class: "row" }, h("code", { class: "breakable" }, plain(resource.uri, 500)), h("span", { class: "badge" }, plain(resource.mimeType ?? "unknown type", 60)));
   let body;
@@ -126,7 +126,7 @@ function showLink(block, open) {
     link(block.uri), block.description ? h("p", { class: "about" }, plain(block.description, 1000)) : undefined);
 }
 
-/** The list of objects that this is, or has. */
+/** Return the value, or its member, that is a list of objects. */
 export function findRows(data) {
   const fits = (value) => Array.isArray(value) && value.length > 0 && value.slice(0, 50).every((row) => kind(row) === "object");
   if (fits(data)) return data;
@@ -151,7 +151,7 @@ export function makeTable(rows, { columns, caption, label = caption ?? "Table", 
     more.hidden = drawn >= sorted.length;
     more.textContent = `Show ${Math.min(ROWS, sorted.length - drawn)} of ${(sorted.length - drawn).toLocaleString("en")} remaining`;
   };
-  // Points in time are numbers, too, but are shown as dates.
+  // Timestamps are numbers, too, but are shown as dates.
   const figures = new Set(keys.map(([key]) => key).filter((key) => !/^(time|when|at|.*_at)$/.test(key) && rows.some((row) => typeof row[key] === "number")));
   const style = new Map(keys.map(([key, , , named]) => [key, named ?? (figures.has(key) ? "figure" : undefined)]));
   const line = (row) => h("tr", choose ? { tabindex: "0", on: { click: () => choose(row), keydown: (event) => event.key === "Enter" && choose(row) } } : {},

@@ -1,11 +1,11 @@
-// One run of a tool, a resource or a prompt: what is said on the way, the way to stop it, what came of it.
+// One call of a tool, resource or prompt: progress, cancellation and result.
 
 import { button, clearErrors, copy, fill, h, plain, say, show, span } from "./dom.js";
 
 const MOST_LINES = 500;
 const FORMS = [["curl", "curl"], ["portico", "portico call"], ["pytest", "pytest test"], ["python", "Python"], ["json", "JSON"]];
 
-/** request: {tool: of the console, args, name}; draw(result) makes the view of a good result; over(said) hears the end. */
+/** request: {tool: of the console, args, name}; draw(result) renders a successful result; over(said) is called at the end. */
 export function makeRun(app, request, draw, { again, reuse, over } = {}) {
   const stop = new AbortController();
   const bar = h("progress", { max: 1, "aria-label": "Progress" });
@@ -73,7 +73,7 @@ export function makeRun(app, request, draw, { again, reuse, over } = {}) {
   return { element };
 }
 
-/** A menu with the forms that a call can be copied in; the texts are the server's. */
+/** A menu with the formats to copy a call in; the server generates the texts. */
 export function copyMenu(app, request) {
   const select = h("select", { "aria-label": "Copy call as" }, h("option", { value: "" }, "Copy as…"), FORMS.map(([value, text]) => h("option", { value }, text)));
   select.addEventListener("change", async () => {
@@ -111,8 +111,7 @@ export function saveButton(app, request) {
   });
 }
 
-/** Things that are kept open while others are looked at: the runs of each name, newest first. What is alive in one of
- * them, `leave` ends. */
+/** Recent runs by name, newest first, which stay open while others are shown. `leave` ends the running ones. */
 export function makeRuns() {
   const place = h("div", { class: "stack", "aria-live": "off" });
   const runs = [];

@@ -1,10 +1,10 @@
-// JSON Schema for a form: where a reference leads, what a value lacks, what to begin with. The server judges in the end;
-// this says it sooner, at the field. What is not understood here is left to the server.
+// JSON Schema for a form: references, validation, initial values. The server validates in the end; this shows errors
+// earlier, at the field. Unsupported keywords are left to the server.
 
 const DEEPEST = 64;
 const MOST_PROBLEMS = 50;
 
-/** The schema that is meant: references followed, allOf merged. */
+/** Resolve a schema: references followed, allOf merged. */
 export function resolve(schema, root) {
   let found = schema;
   for (let steps = 0; found && typeof found === "object" && typeof found.$ref === "string"; steps++) {
@@ -71,7 +71,7 @@ function implied(schema) {
   return [];
 }
 
-/** The ways in which a value can fit: those of oneOf or anyOf, or one for each type. Nothing if there is one only. */
+/** The alternatives of a schema: of oneOf or anyOf, or one per type. Empty if there is only one. */
 export function variants(schema) {
   const given = schema.oneOf ?? schema.anyOf;
   if (Array.isArray(given) && given.length) {
@@ -95,7 +95,7 @@ export function labelOf(schema, root) {
   return types.join(" or ") || "anything";
 }
 
-/** What a new field holds: the default, the only possible value, or the least that has the right type. */
+/** The initial value: the default, the only possible value, or the empty value of the type. */
 export function begin(schema, root, depth = 0) {
   const one = resolve(schema, root);
   if (one.default !== undefined) return structuredClone(one.default);
@@ -124,18 +124,18 @@ export function begin(schema, root, depth = 0) {
   }
 }
 
-/** A key from outside may be `__proto__`; it is a key like any other. */
+/** Set a key safely: foreign keys may be `__proto__`. */
 export function put(object, key, value) {
   Object.defineProperty(object, key, { value, writable: true, enumerable: true, configurable: true });
 }
 
-/** What is wrong with a value: [{path, text}], nothing when it fits. */
+/** Validate a value: [{path, text}], empty if it is valid. */
 export function check(schema, value, root = schema) {
   const problems = [];
   try {
     examine(schema, value, root, [], problems, 0);
   } catch {
-    // A schema that is none: the server says what it thinks of the value.
+    // Not a schema: leave validation to the server.
   }
   return problems.slice(0, MOST_PROBLEMS);
 }
@@ -169,7 +169,7 @@ function examineText(one, value, say) {
   if (one.format && FORMATS[one.format] && !FORMATS[one.format](value)) say(`must be ${FORMAT_NAMES[one.format]}`);
 }
 
-// A pattern is from the server, and one that backtracks could hold the page for ever. What could, is left to the server.
+// A pattern comes from the server, and backtracking could block the page. Such patterns are left to the server.
 const RISKY = /\([^)]*[+*}|][^)]*\)[+*{?]/;
 function matches(pattern, value) {
   if (pattern.length > 200 || value.length > 200 || RISKY.test(pattern) || (pattern.match(/[+*{]/g) ?? []).length > 4) return undefined;
@@ -181,7 +181,7 @@ function matches(pattern, value) {
 }
 
 const date = (text) => /^\d{4}-\d\d-\d\d$/.test(text) && !Number.isNaN(Date.parse(`${text}T00:00:00Z`));
-// A format is a word of the server's, which may be "constructor": tables that are looked up in have no prototype.
+// A format is a foreign string such as "constructor": lookup tables have no prototype.
 const FORMATS = {
   __proto__: null,
   date,
@@ -248,7 +248,7 @@ function examineWays(one, value, root, path, problems, depth, say) {
     const outcomes = ways.map(tried);
     const fitting = outcomes.filter((found) => !found.length).length;
     if (!fitting) {
-      // The way that fails deepest is most likely the one that was meant.
+      // The alternative that fails deepest is most likely the intended one.
       const likely = outcomes.reduce((best, found) => (depthOf(found) > depthOf(best) || found.length < best.length && depthOf(found) === depthOf(best) ? found : best));
       problems.push(...likely);
     } else if (key === "oneOf" && fitting > 1) say("matches more than one schema of oneOf");

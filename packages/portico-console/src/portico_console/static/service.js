@@ -1,4 +1,4 @@
-// The services that come with Portico are used as any client uses them: by their tools, at the target.
+// Built-in services are used as by any client: through their tools at the target.
 
 import { fill, h, plain } from "./dom.js";
 import { Refusal } from "./mcp.js";
@@ -6,7 +6,7 @@ import { withoutPerson } from "./questions.js";
 
 export const offers = (app, service, word) => app.target.services?.[service]?.[word] !== undefined;
 
-/** The exchanges of requests that views made by themselves, with the tool of each; Traffic hides them by default. */
+/** Message ids of requests sent by views, with their tool; Traffic hides them by default. */
 export const viewTrips = new Map(readTrips());
 const MOST_VIEW_TRIPS = 1000;
 
@@ -16,7 +16,7 @@ export async function use(app, service, word, args = {}) {
   const said = await app.call("call_tool", { target: app.target.id, name, arguments: args }, { notice: byItself });
   for (const trip of said.trips ?? []) viewTrips.set(trip, name);
   while (viewTrips.size > MOST_VIEW_TRIPS) viewTrips.delete(viewTrips.keys().next().value);
-  // For the same page after it was loaded again: the server still has the messages.
+  // For the page after a reload: the server still has the messages.
   sessionStorage.setItem("view-trips", JSON.stringify([...viewTrips]));
   if (said.error) throw new Refusal(said.error.message);
   if (said.result?.isError) throw new Refusal(said.result.content?.[0]?.text ?? "The call failed.");
@@ -34,12 +34,12 @@ function readTrips() {
   }
 }
 
-// A view asks again and again, and nobody is there to be asked back for folders.
+// A view polls, so a request for roots must not open a dialog.
 const byItself = (method, { logger, data }) => {
   if (method === "notifications/message" && logger === "run") withoutPerson.add(data.run);
 };
 
-/** The work, with its refusal shown in a place. */
+/** Run work and show its error in an element. */
 export async function within(place, work) {
   try {
     return await work();

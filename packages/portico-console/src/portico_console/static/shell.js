@@ -1,4 +1,4 @@
-// The frame around the views: which server, which view, by the address; the palette; what concerns all of them.
+// The frame of the views: server and view from the URL, the palette, and global state.
 
 import { ask, button, fill, h, ownVersion, plain, say, show } from "./dom.js";
 import * as live from "./live.js";
@@ -23,7 +23,7 @@ export const app = {
     else location.hash = next;
   },
   address: (view, ...rest) => address(view, ...rest),
-  /** What the current target offers of a kind; asked for once for each state of the list. */
+  /** The current target's components of a kind, requested once per change of the list. */
   items(kind) {
     const target = app.target;
     const key = JSON.stringify([target.id, kind, target.versions?.[kind], app.principal]);
@@ -58,7 +58,7 @@ export async function startShell(about, signInAgain) {
   app.about = about;
   app.targets = (await call("list_targets")).targets;
   app.target = app.targets[0];
-  // Which services are behind it is known once its tools have been listed.
+  // The services of a target are known once its tools are listed.
   if (app.target?.state === "open" && app.target.capabilities?.tools) {
     await app.items("tools").catch(() => {});
     app.targets = (await call("list_targets")).targets;
@@ -107,7 +107,7 @@ function takeTargets(targets) {
   else if (changed) refresh();
 }
 
-/** The view is told that something is new; one that cannot be told is made again. */
+/** Update the view; one that cannot be updated is created again. */
 function refresh() {
   if (mounted?.refresh) mounted.refresh();
   else {
@@ -154,7 +154,7 @@ const readPart = (part) => {
 const failed = (target) => h("div", { class: "page" }, h("h1", {}, plain(target.title, 120)), h("p", { role: "alert" }, plain(target.error ?? "Server unreachable.", 2000)),
   app.has("open") ? h("div", {}, button("Retry", () => call("set_revision", { target: target.id, revision: target.wanted }).catch((why) => say(why.message, "bad")))) : undefined);
 
-// --- the side ----------------------------------------------------------------------------------------------------------
+// --- sidebar ----------------------------------------------------------------------------------------------------------
 
 function drawSide() {
   const focused = document.activeElement?.closest?.("#side") ? document.activeElement.getAttribute("href") ?? document.activeElement.dataset.key : undefined;
@@ -232,7 +232,7 @@ function opener(done = () => {}) {
     h("label", { for: "open-token" }, "Bearer token ", h("span", { class: "quiet" }, "(optional)")), token, problem, h("div", {}, h("button", { type: "submit", class: "primary" }, "Connect")));
 }
 
-// --- schemes, keys -------------------------------------------------------------------------------------------------------
+// --- colour schemes, keys -------------------------------------------------------------------------------------------------------
 
 const SCHEMES = { "": "Theme: system", light: "Theme: light", dark: "Theme: dark" };
 const schemeText = () => SCHEMES[document.documentElement.dataset.scheme ?? ""];

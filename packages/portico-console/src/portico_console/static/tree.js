@@ -1,12 +1,12 @@
-// JSON as a tree. A branch is drawn when it is opened, and a long one in pieces, so five megabytes cost what is in sight.
-// It has the keys of a tree: arrows, Home, End, Enter; one stop for the Tab key.
+// JSON as a tree. Branches are rendered when opened, long ones in chunks, so only the visible part of 5 MB costs time.
+// Tree keys: arrows, Home, End, Enter; one tab stop.
 
 import { button, copy, h, plain, size, visible } from "./dom.js";
 import { kind } from "./schema.js";
 
 const PIECE = 100;
 const LONG = 240;
-// What has no more than this in it is opened whole.
+// Values up to this size are fully expanded.
 const SMALL = 60;
 const DEEPEST = 12;
 
@@ -85,7 +85,7 @@ function expand(item, open = 0) {
       else next.textContent = `Show ${Math.min(PIECE, total - drawn)} more of ${(total - drawn).toLocaleString("en")}`;
     };
     say();
-    // A tree has tree items and nothing else, so the button stands in one.
+    // A tree may contain only tree items, so the button is inside one.
     item.append(h("div", { class: "line" }, next));
   }
   item.setAttribute("aria-expanded", "true");

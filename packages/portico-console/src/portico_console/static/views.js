@@ -1,5 +1,5 @@
-// Which views there are, in their order, and when each is shown: what is not configured is not there. The file of a
-// view has its name, and is loaded when somebody goes there.
+// The views in their order, and the condition of each: views of features that are not configured are hidden. A view's file
+// has its name and is loaded on first use.
 
 const can = (app, name) => app.target?.capabilities?.[name] !== undefined && app.target.capabilities[name] !== null;
 const serves = (app, name) => Object.keys(app.target?.services?.[name] ?? {}).length > 0;

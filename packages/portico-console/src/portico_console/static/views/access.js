@@ -1,4 +1,4 @@
-// Who may do what: see what somebody sees, and ask why a call is allowed or not.
+// Access: view the server as another principal, and explain policy decisions.
 
 import { button, fill, fresh, h, plain } from "../dom.js";
 import { within } from "../service.js";

@@ -1,4 +1,4 @@
-// The audit: one record per call, and the verification of the hash chain.
+// Audit log: one record per call, and the verification of the hash chain.
 
 import { button, empty, fill, h, later, number, plain, sheet, show, span } from "../dom.js";
 import { makeTable } from "../results.js";

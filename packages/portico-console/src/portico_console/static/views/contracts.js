@@ -1,4 +1,4 @@
-// What the tools promise: what it costs a model to know them, what is wrong with them, what changed since a lock file.
+// Contracts of the tools: token cost, lint findings, changes since a lock file.
 
 import { button, empty, fill, h, number, plain } from "../dom.js";
 import { makeTable } from "../results.js";
@@ -15,7 +15,7 @@ export function view(place, app) {
   const compare = () => within(diff, async () => {
     const text = await file.files[0]?.text();
     if (text === undefined) return;
-    // The same file can be chosen again, when it has changed.
+    // Allow choosing the same file again after a change.
     file.value = "";
     fill(diff, h("p", { class: "quiet" }, "Comparing…"));
     fill(diff, showDiff(await use(app, "contracts", "diff", { old: text })));
@@ -69,7 +69,7 @@ async function lintAll(app, place) {
       }
     };
     await Promise.all([work(), work(), work()]);
-    // Recommendations are advice: tools that have nothing else are in order.
+    // Recommendations are optional: tools with nothing else are fine.
     const faults = findings.filter((one) => one.severity !== "recommendation");
     fill(place,
       faults.length ? null : h("p", {}, h("span", { class: "badge good" }, "no findings"), ` ${number(total)} tools checked`),

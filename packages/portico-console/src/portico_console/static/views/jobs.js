@@ -1,4 +1,4 @@
-// Tasks of the protocol: work that goes on after its call; how far it is, its steps, stopping it, trying it again.
+// Protocol tasks: progress, steps, cancellation and retry.
 
 import { button, empty, facts, fill, h, plain, say, sheet, show, when } from "../dom.js";
 import { makeTree } from "../tree.js";

@@ -1,4 +1,4 @@
-// How a client would log in at a server, step by step: each document, and the rule that it breaks.
+// OAuth debugger: the login of a client step by step, with each document and its violations.
 
 import { fill, h, plain } from "../dom.js";
 import { makeTree } from "../tree.js";

@@ -1,4 +1,4 @@
-// Memories: found with their scores and why, over time, by tag and thread; changed and deleted; what hangs together.
+// Memories: search with explained scores, timeline, tags and threads; editing, deletion, and a graph.
 
 import { ask, button, empty, facts, fill, h, later, plain, say, segments, sheet, show, when } from "../dom.js";
 import { makeGraph } from "../graph.js";
@@ -80,7 +80,7 @@ export function view(place, app, rest) {
   return { refresh, go(next) { if (next[0] && !ways.map((one) => one.toLowerCase()).includes(next[0])) open(next[0]); } };
 }
 
-/** The score, and what speaks for it: how it was matched, and which of the words are in it. */
+/** The score with its explanation: kind of match and matched words. */
 function why(one, words) {
   if (one.score === undefined || one.score === null) return undefined;
   const inner = h("span");
@@ -143,7 +143,7 @@ async function capture(app, changed) {
     }), { class: "primary" })));
 }
 
-/** Who and what the memories speak of, where the server keeps that. */
+/** The entities of the memories, if the server stores them. */
 function entities(app, choose) {
   const box = h("div", { class: "row" });
   if (offers(app, "memory", "graph")) within(box, async () => {

@@ -1,4 +1,4 @@
-// What is happening: calls, times and errors, as they come.
+// Live activity: calls, timings and errors.
 
 import { fill, h, number, plain, span } from "../dom.js";
 import { makePlot } from "../plot.js";
@@ -28,7 +28,7 @@ export function view(place, app) {
     fill(figures, [[number(metrics.calls), "calls since start"], [number(metrics.errors), "errors"], [number(metrics.in_flight), "in flight"], [metrics.p50 ? ms(metrics.p50) : "–", "p50 now"], [metrics.p99 ? ms(metrics.p99) : "–", "p99 now"]].map(([value, text]) => h("div", {}, h("div", { class: "figure-big" }, value), h("div", { class: "quiet" }, text))));
     const rows = [...(metrics.tools ?? [])].sort((a, b) => b.errors - a.errors || b.calls - a.calls);
     const time = (value) => (value === null || value === undefined ? "–" : ms(value));
-    // A table that a person has tabbed into is left as it is until they leave it.
+    // A table that has the focus is not updated until it loses it.
     if (tools.contains(document.activeElement)) return;
     fill(tools, h("h2", {}, "By tool and method"), rows.length ? makeTable(rows, { caption: "Sorted by errors", columns: [["name", "Name", (value, row) => plain(value || row.method, 120)], ["calls", "Calls", number], ["errors", "Errors", (value) => (value ? h("span", { class: "badge bad" }, number(value)) : "0")], ["rate", "Per second", (value) => (value ? value.toFixed(1) : "0")], ["p50", "p50", time, "figure"], ["p95", "p95", time, "figure"], ["p99", "p99", time, "figure"]] }) : h("p", { class: "quiet" }, "No calls yet."));
   }

@@ -1,4 +1,4 @@
-// Who is connected, and which processes answer.
+// Connected clients and worker processes.
 
 import { fill, h, number, plain, span } from "../dom.js";
 import { makeTable } from "../results.js";

@@ -1,4 +1,4 @@
-// Prompts: arguments, completed while they are typed, and the messages that come of them.
+// Prompts: arguments with completion, and the resulting messages.
 
 import { button, empty, fill, fresh, h, later, lead, plain, say, split } from "../dom.js";
 import { makeList } from "../list.js";
@@ -75,7 +75,7 @@ export function completing(app, ref, name, context, about = {}, value = "") {
       const found = said.result?.completion?.values ?? [];
       fill(values, found.slice(0, 100).map((one) => h("option", { value: String(one) })));
     } catch {
-      // Completion is a help: without it one types.
+      // Completion is optional; ignore its failures.
     }
   }, 150);
   if (app.target.capabilities?.completions !== undefined) {

@@ -1,4 +1,4 @@
-// Resources and templates: read one, fill a template's places in, hear of changes.
+// Resources and templates: read, fill in variables, subscribe.
 
 import { button, empty, fill, h, lead, plain, say, split } from "../dom.js";
 import { makeList } from "../list.js";
@@ -16,7 +16,7 @@ export function view(place, app, rest) {
   function show(uri) {
     choose(uri);
     if (!uri) return void fill(detail, all.length ? empty("Resources", "Select a resource or a template.") : empty("No resources", "This server lists no resources. You can still read one by URI."), direct());
-    // An address that is not listed can be read too: a link in a result leads here.
+    // Resources that are not listed can be read too, for example from a link in a result.
     const one = all.find((item) => (item.uri ?? item.uriTemplate) === uri) ?? { uri, name: uri };
     list.select(one);
     if (!runs.has(uri)) runs.set(uri, makeRuns());
@@ -80,7 +80,7 @@ export function view(place, app, rest) {
 
 const head = (one) => h("div", { class: "stack" }, h("h1", { tabindex: "-1" }, plain(one.title ?? one.name, 200)), one.description ? lead(one.description) : undefined);
 
-/** RFC 6570, as far as templates of servers go: {a}, {+a}, {/a}, {?a,b}, {&a}, {#a}, {.a}. */
+/** Expand the part of RFC 6570 that servers use: {a}, {+a}, {/a}, {?a,b}, {&a}, {#a}, {.a}. */
 function expand(template, values) {
   return String(template).replace(/\{([?&#./;+]?)([^}]{1,200})\}/g, (_, operator, names) => {
     const encode = operator === "+" || operator === "#" ? encodeURI : encodeURIComponent;

@@ -1,4 +1,4 @@
-// Calls that were saved, to be run again.
+// Saved calls.
 
 import { ask, button, empty, fill, h, plain, say, sheet, when } from "../dom.js";
 import { within } from "../service.js";

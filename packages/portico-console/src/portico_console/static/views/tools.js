@@ -1,4 +1,4 @@
-// Tools: a form from the schema, a run, what came of it.
+// Tools: a form from the schema, the call and its result.
 
 import { button, clearErrors, empty, facts, fill, h, lead, number, ownVersion, plain, say, show, split } from "../dom.js";
 import { makeForm } from "../form.js";
@@ -9,19 +9,19 @@ import { makeTree } from "../tree.js";
 
 const HINTS = [["readOnlyHint", true, "read-only", "good"], ["destructiveHint", true, "destructive", "bad"], ["idempotentHint", true, "idempotent", ""], ["openWorldHint", true, "open world", "warn"]];
 
-/** The page of an app that a tool names; by the older name too, as hosts have to. */
+/** The app page of a tool; hosts must support the older member too. */
 function pageOf(tool) {
   const uri = tool._meta?.ui?.resourceUri ?? tool._meta?.["ui/resourceUri"];
   return typeof uri === "string" && uri.startsWith("ui://") ? uri : undefined;
 }
 
-/** Whether a tool is for the model, or for apps; for both where nothing is said. */
+/** Whether a tool is visible to models or to apps; by default to both. */
 function isFor(tool, who) {
   const seen = tool._meta?.ui?.visibility;
   return !Array.isArray(seen) || seen.includes(who);
 }
 
-/** What the app of a tool may call, by the names that it may know: tools for apps, and behind a gateway those of its own server alone. */
+/** Names of the tools that an app may call: tools for apps, and behind a gateway only those of its own server. */
 function appTools(tools, owners, name) {
   const own = tools.filter((one) => isFor(one, "app") && owners[one.name]?.[0] === owners[name]?.[0]);
   return new Map(own.flatMap((one) => [[owners[one.name]?.[1] ?? one.name, one.name], [one.name, one.name]]));
@@ -30,7 +30,7 @@ function appTools(tools, owners, name) {
 export function view(place, app, rest) {
   const list = makeList({ label: "Tools", choose: (tool) => app.goto("tools", tool.name) });
   const { detail, choose, leave } = split(place, list, "Tool");
-  // What was typed and what came of it stays while another tool is looked at.
+  // Arguments and results stay while another tool is shown.
   const opened = new Map();
   let current;
   let turn = 0;
@@ -39,7 +39,7 @@ export function view(place, app, rest) {
   let owners = {};
   let wanted = rest;
 
-  /** What is shown already stays as it is: an app in it would begin anew. */
+  /** Existing results stay in the document: an app in them would restart. */
   async function show(name, given) {
     const mine = ++turn;
     const tool = tools?.find((one) => one.name === name);
@@ -94,7 +94,7 @@ export function view(place, app, rest) {
 
 const STARTED = "portico-console-started";
 
-/** What to do first; shown until it is closed. */
+/** First steps, shown until closed. */
 function firstSteps(app) {
   if (localStorage.getItem(STARTED)) return undefined;
   const card = h("section", { class: "card", "aria-label": "First steps" },

@@ -1,4 +1,4 @@
-// The servers behind this one: whether they answer, what they said last, what is held back.
+// Upstreams: state, last error, and blocked definitions.
 
 import { empty, facts, fill, h, number, plain, sheet, span, when } from "../dom.js";
 import { makeTable } from "../results.js";

@@ -1,5 +1,5 @@
 // Usage: calls, errors, latency and estimated tokens by tool, upstream, client or principal, from the audit log; by principal
-// also what is left of monthly budgets.
+// also remaining monthly budgets.
 
 import { button, empty, fill, h, number, plain, save, segments, sheet, span } from "../dom.js";
 import { makeTable } from "../results.js";

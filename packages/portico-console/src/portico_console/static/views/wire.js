@@ -1,4 +1,4 @@
-// Every message, both hops, grouped by round trip: the request, what was said on its way, the response.
+// All messages of both hops, grouped by round trip: request, notifications, response.
 
 import { ask, button, empty, fill, h, later, plain, save, sheet, size, span, visible } from "../dom.js";
 import { makeTree } from "../tree.js";
@@ -48,7 +48,7 @@ export function view(place, app, rest) {
     if (!shown.length) return void fill(list, empty("No messages", trips.size ? "No messages match the filter." : "Messages appear here as they are sent. Run a tool or connect a client."));
     const open = new Set([...list.querySelectorAll("details.trip[open]")].map((one) => one.dataset.key));
     for (const trip of shown) trip.element ??= makeTrip(app, trip, open.has(trip.key));
-    // Only what is new is moved in, so what a person reads stays where it is.
+    // Only new rows are inserted, so that visible ones do not move.
     list.replaceChildren(...shown.map((trip) => trip.element));
   };
   const soon = later(draw, 60);
@@ -72,7 +72,7 @@ export function view(place, app, rest) {
   return { leave: off, refresh() {}, go() {} };
 }
 
-// A run that a user began at the same moment is among a view's exchanges, but rarely of the same tool.
+// A call that a user started at the same time is among a view's requests, but rarely of the same tool.
 const isOfView = ({ key, messages: [first] }) => viewTrips.has(key) && viewTrips.get(key) === first.name;
 
 function makeTrip(app, trip, open) {
@@ -91,7 +91,7 @@ function makeTrip(app, trip, open) {
   return element;
 }
 
-/** What a notification says, in a few words. */
+/** Summarise a notification. */
 function spoken({ kind, text }) {
   if (kind !== "notification") return "";
   try {

@@ -1,4 +1,4 @@
-// Work items: a board by state, a tree with what blocks what. Dragged, or moved with the arrow keys.
+// Work items: a board by state, and a tree with blockers. Move items by dragging or with the arrow keys.
 
 import { ask, button, empty, facts, fill, h, plain, say, segments, sheet, show, when } from "../dom.js";
 import { offers, use, within } from "../service.js";
