@@ -93,7 +93,7 @@ COMMAND_SPECS: dict[str, CommandSpec] = {
         "server.json, an MCPB manifest, a server card, the README marker and the image\n"
         "label. Uploads nothing.",
         (TARGET,),
-        option("--dry-run", action="store_true", help="generate the documents; required, because nothing else is done"),
+        option("--dry-run", action="store_true", help="generate the documents without publishing; required"),
         option("--name", required=True, metavar="NAMESPACE/NAME", help="registry name, such as io.github.ada/weather"),
         option("--output", metavar="DIR", help="also write the documents to this directory"),
         option(
