@@ -73,20 +73,20 @@ class MetricsSampler(UpdateTopic):
     def __init__(self, exchange: HttpApplication) -> None:
         self.history: deque[MetricsSample] = deque(maxlen=KEPT_SECONDS)
         self._exchange = exchange
-        self._before: tuple[float, Series] | None = None
-        self._last: CallMetrics | None = None
+        self._previous: tuple[float, Series] | None = None
+        self._last_metrics: CallMetrics | None = None
         # The metrics of all processes of a server with several workers, as of the last poll.
         self._summed: str | None = None
 
     def sample(self) -> CallMetrics:
         """Return the current metrics; at most one sample is taken per interval."""
         now = time.time()
-        if self._last is not None and self._before is not None and now - self._before[0] < SAMPLE_SECONDS:
-            return self._last
+        if self._last_metrics is not None and self._previous is not None and now - self._previous[0] < SAMPLE_SECONDS:
+            return self._last_metrics
         series, in_flight = self._count()
-        since, before = self._before if self._before is not None else (now - SAMPLE_SECONDS, series)
-        self._last = numbers = _numbers(now, series, before, max(now - since, 1e-3), in_flight)
-        self._before = now, series
+        since, before = self._previous if self._previous is not None else (now - SAMPLE_SECONDS, series)
+        self._last_metrics = numbers = _numbers(now, series, before, max(now - since, 1e-3), in_flight)
+        self._previous = now, series
         self.history.append(
             MetricsSample(now, numbers.rate, numbers.error_rate, numbers.p50, numbers.p95, numbers.p99)
         )  # fmt: skip

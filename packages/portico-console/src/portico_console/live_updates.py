@@ -63,11 +63,11 @@ class LiveUpdateService(Service):
         # Whether the server is shutting down.
         self.draining: Callable[[], bool] = lambda: False
         self._watching = 0
-        self._ended = False
+        self._is_closed = False
 
     def end(self) -> None:
         """End all streams."""
-        self._ended = True
+        self._is_closed = True
 
     @tool(annotations={"readOnlyHint": True})
     async def watch(self, topics: list[str], ctx: Context) -> ToolResult:
@@ -108,7 +108,7 @@ class LiveUpdateService(Service):
                     update = {"questions": self._questions.pending_for(principal.identity)}
                 if update is not None:
                     emit_event(ctx, name, update)
-            if self._ended or self.draining():
+            if self._is_closed or self.draining():
                 return "server"
             await asyncio.sleep(UPDATE_INTERVAL_SECONDS)
         return "time"
@@ -118,7 +118,7 @@ class ChangeTopic(UpdateTopic):
     """Topic of an object that reports its changes; a new subscriber receives the current state."""
 
     def __init__(self, listeners: list[Callable[[], None]], loader: Callable[[], Any]) -> None:
-        self._look = loader
+        self._loader = loader
         self._changes = 1
         listeners.append(self._wake_listeners)
 
@@ -129,14 +129,14 @@ class ChangeTopic(UpdateTopic):
         return 0
 
     def poll(self, seen: int) -> tuple[Any, int]:
-        return (None, seen) if seen == self._changes else (self._look(), self._changes)
+        return (None, seen) if seen == self._changes else (self._loader(), self._changes)
 
 
 class PolledTopic(UpdateTopic):
     """Topic that is polled at intervals to detect changes."""
 
     def __init__(self, poll: Callable[[], Any], seconds: float = 1.0) -> None:
-        self._look, self._seconds = poll, seconds
+        self._loader, self._seconds = poll, seconds
 
     def subscribe(self) -> tuple[float, Any]:
         return 0.0, None
@@ -145,7 +145,7 @@ class PolledTopic(UpdateTopic):
         now = time.monotonic()
         if now < seen[0]:
             return None, seen
-        result = self._look()
+        result = self._loader()
         return (None if result == seen[1] else result), (now + self._seconds, result)
 
 

@@ -120,7 +120,7 @@ class MessageLog:
     def __init__(self, max_messages: int = MAX_MESSAGES, max_bytes: int = MAX_LOG_BYTES) -> None:
         self.dropped = 0
         self.listeners: list[Callable[[], None]] = []
-        self._most, self._most_bytes = max_messages, max_bytes
+        self._max_messages, self._max_bytes = max_messages, max_bytes
         self._messages: deque[LoggedMessage] = deque()
         self._bytes = 0
         self._ids = count(1)
@@ -231,7 +231,7 @@ class MessageLog:
         self._messages.append(message)
         # The size in memory: a single non-Latin character can quadruple the size of a string.
         self._bytes += sys.getsizeof(message.text)
-        while len(self._messages) > self._most or (self._bytes > self._most_bytes and len(self._messages) > 1):
+        while len(self._messages) > self._max_messages or (self._bytes > self._max_bytes and len(self._messages) > 1):
             self._bytes -= sys.getsizeof(self._messages.popleft().text)
             self.dropped += 1
         for listener in self.listeners:

@@ -58,11 +58,11 @@ class ServerRequests:
     def __init__(self) -> None:
         self.listeners: list[Callable[[], None]] = []
         self._ids = count(1)
-        self._waiting: dict[str, PendingServerRequest] = {}
+        self._pending: dict[str, PendingServerRequest] = {}
 
     def pending_for(self, principal: str | None = None) -> list[ServerRequest]:
         """Return the requests that a principal may answer: the owner all, others those of their own calls."""
-        return [value.question for value in self._waiting.values() if principal is None or value.asker == principal]
+        return [value.question for value in self._pending.values() if principal is None or value.asker == principal]
 
     async def wait_for_response(
         self,
@@ -77,8 +77,8 @@ class ServerRequests:
     ) -> UserResponse:
         """Add a request and wait for the user's response. `on_requested` notifies the run that caused it."""
         size = len(msgspec.json.encode(request))
-        stored_bytes = sum(value.size for value in self._waiting.values())
-        if len(self._waiting) >= MAX_PENDING_REQUESTS or stored_bytes + size > MAX_PENDING_BYTES:
+        stored_bytes = sum(value.size for value in self._pending.values())
+        if len(self._pending) >= MAX_PENDING_REQUESTS or stored_bytes + size > MAX_PENDING_BYTES:
             return UserResponse("cancel")
         question = ServerRequest(
             id=f"q{next(self._ids)}", target=target, run=run, name=name, kind=kind,
@@ -91,7 +91,7 @@ class ServerRequests:
         elif isinstance(request, CreateMessageParams):
             question.message = "The server requests text from a model"
         future: asyncio.Future[UserResponse] = asyncio.get_running_loop().create_future()
-        self._waiting[question.id] = PendingServerRequest(question, principal, size, future)
+        self._pending[question.id] = PendingServerRequest(question, principal, size, future)
         self._notify_change()
         on_requested(question)
         try:
@@ -100,12 +100,12 @@ class ServerRequests:
         except TimeoutError:
             return UserResponse("cancel")
         finally:
-            del self._waiting[question.id]
+            del self._pending[question.id]
             self._notify_change()
 
     def respond(self, id: str, answered: UserResponse, principal: str | None = None) -> None:
         """Respond to a pending request. Raises ToolError if it is not pending or belongs to another principal."""
-        result = self._waiting.get(id)
+        result = self._pending.get(id)
         if result is None or result.answered.done() or (principal is not None and result.asker != principal):
             raise ToolError(f"unknown request {id[:40]!r}: it was already answered, or its call has ended")
         result.answered.set_result(answered)

@@ -140,7 +140,7 @@ class ConsoleAuthenticator:
         # Marks a token as used; False if it was already used, in any process.
         self._spend = mark_used
         # Session keys after logout, until their sessions would have expired.
-        self._left: dict[bytes, float] = {}
+        self._logged_out_keys: dict[bytes, float] = {}
         # The bearer tokens of sessions, by session key, to check for revocation.
         self._shown: LruCache[bytes, bytes] = LruCache(MAX_REMEMBERED_TOKENS)
 
@@ -232,7 +232,7 @@ class ConsoleAuthenticator:
         # Both the cookie and the key are needed: the cookie alone would be sent by any page of the same site.
         if not hmac.compare_digest(key, self._signature("key", visitor.id).encode()) or visitor.until <= time.time():
             return None
-        return None if key in self._left else visitor
+        return None if key in self._logged_out_keys else visitor
 
     # Signing in and out
 
@@ -316,8 +316,11 @@ class ConsoleAuthenticator:
         """End the session of this browser."""
         now = time.time()
         if self.get_session(request) is not None:
-            remaining = {key: until for key, until in self._left.items() if until > now}
-            self._left = {**remaining, request.headers.get(SESSION_KEY_HEADER, b""): now + SESSION_TTL_SECONDS}
+            remaining = {key: until for key, until in self._logged_out_keys.items() if until > now}
+            self._logged_out_keys = {
+                **remaining,
+                request.headers.get(SESSION_KEY_HEADER, b""): now + SESSION_TTL_SECONDS,
+            }
             self._shown.pop(request.headers.get(SESSION_KEY_HEADER, b""), None)
         expired_cookie = b"%b=; Path=/console; Max-Age=0; HttpOnly; SameSite=Strict" % _cookie_name(request)
         return HttpResponse(204, ((b"set-cookie", expired_cookie), (b"cache-control", b"no-store"), *SECURITY_HEADERS))

@@ -177,7 +177,7 @@ class _ResponseCapture:
         self._add: Callable[..., Any] = wire.add
         self._about = {"exchange_id": trip, "started_at": started_at}
         self._peer = peer
-        self._rest = b""
+        self._buffer = b""
 
     def answer(self, status: int, headers: HeaderPairs, body: bytes) -> None:
         decoded_headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]

@@ -43,9 +43,9 @@ class ProjectResolver:
     def __init__(self, name: str | None = None, folder: str | os.PathLike[str] | None = None) -> None:
         self._name = name
         self._folder = folder
-        self._ours: ProjectInfo | None = None
+        self._server_project: ProjectInfo | None = None
         # Weak keys: a closed connection must not stay alive through its state.
-        self._asked: WeakKeyDictionary[ClientConnection, _ClientRootsState] = WeakKeyDictionary()
+        self._roots_cache: WeakKeyDictionary[ClientConnection, _ClientRootsState] = WeakKeyDictionary()
         self._questions = BackgroundTasks()
 
     @property
@@ -55,10 +55,10 @@ class ProjectResolver:
 
     async def resolve_default(self) -> ProjectInfo:
         """Return the project of the server's own directory."""
-        if self._ours is None:
+        if self._server_project is None:
             result = await asyncio.to_thread(git_project.detect_project, self._folder)
-            self._ours = result if self._name is None else _with_name(self._name, result)
-        return self._ours
+            self._server_project = result if self._name is None else _with_name(self._name, result)
+        return self._server_project
 
     async def resolve(self, ctx: Context) -> ProjectInfo:
         """Return the project that a call is about. A client that does not answer is treated as having no roots."""
@@ -70,7 +70,7 @@ class ProjectResolver:
         conversation = ctx.connection
         if conversation is None:
             return await _project_of_first_root(await ctx.list_roots(key=_STATE_KEY), ctx)
-        state = self._asked.get(conversation)
+        state = self._roots_cache.get(conversation)
         if state is None or state.changes != conversation.roots_version:
             before, state = state, _ClientRootsState(conversation.roots_version)
             if ctx.protocol_version < FIRST_MODERN_VERSION:
@@ -79,7 +79,7 @@ class ProjectResolver:
             else:
                 # In stateless protocol versions the call ends here and the client repeats it with the roots.
                 state.where = await _project_of_first_root(await ctx.list_roots(key=_STATE_KEY), ctx)
-            self._asked[conversation] = state
+            self._roots_cache[conversation] = state
         if state.task is not None and not state.late:
             await asyncio.wait({state.task}, timeout=ROOTS_TIMEOUT_SECONDS)
             # A client that did not answer once is not waited for again, or every call would take three seconds.

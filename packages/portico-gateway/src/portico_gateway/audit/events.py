@@ -137,9 +137,9 @@ class ArgumentRedaction:
 
     def __init__(self, mode: ArgumentMode, fields: dict[str, tuple[str, ...]], salt: bytes, redact: Redactor) -> None:
         self.logs_digest = mode != "omitted"
-        self._all = mode == "redacted"
+        self._redact_all = mode == "redacted"
         # Whether values are redacted, which is slow.
-        self.logs_values = self._all or bool(fields)
+        self.logs_values = self._redact_all or bool(fields)
         self._fields = fields
         # Precompute the HMAC states for the key; see `digest`.
         # A plain hash of arguments could be reversed by guessing short values such as names; the key is secret and
@@ -162,7 +162,7 @@ class ArgumentRedaction:
         """Return the selected fields of the arguments, redacted."""
         if not self.logs_values:
             return {}
-        chosen = None if self._all else self._chosen(f"{owner}.{name}")
+        chosen = None if self._redact_all else self._chosen(f"{owner}.{name}")
         if chosen == ():
             return {}
         try:
@@ -220,7 +220,7 @@ class AuditEventEncoder:
         self._policy = policy
         self._server = server
         # The value holds references to the objects whose id() is in the key, so that the ids cannot be reused.
-        self._known: LruCache[tuple[Any, ...], tuple[str, Any, Any]] = LruCache(MAX_CACHED_PREFIXES)
+        self._prefix_cache: LruCache[tuple[Any, ...], tuple[str, Any, Any]] = LruCache(MAX_CACHED_PREFIXES)
 
     def encode_fast(self, ended: CompletedCall) -> tuple[int, str] | None:
         """Return the time and the encoded record if that is fast, else None.
@@ -289,10 +289,10 @@ class AuditEventEncoder:
             passage.upstream,
             inner,
         )
-        result = self._known.peek(key)
+        result = self._prefix_cache.peek(key)
         if result is None:
             text = _text(self._encode_prefix(ended, exposed_name, outcome, inner))[_NUMBERED:-1]
-            result = self._known[key] = (text, call.principal, passage.decision)
+            result = self._prefix_cache[key] = (text, call.principal, passage.decision)
         return result[0]
 
     def _encode_prefix(self, ended: CompletedCall, exposed_name: str, outcome: str, inner: bool) -> AuditEvent:

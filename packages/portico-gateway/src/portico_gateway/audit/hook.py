@@ -145,31 +145,37 @@ class RejectionCounter:
     """Counts rejected requests by address, so that a flood of them cannot fill the audit log."""
 
     def __init__(self) -> None:
-        self._since = time.monotonic()
-        self._noted: dict[str, int] = {}
-        self._more: dict[str, int] = {}
-        self._all = 0
+        self._window_started_at = time.monotonic()
+        self._counts: dict[str, int] = {}
+        self._suppressed: dict[str, int] = {}
+        self._suppressed_total = 0
 
     def record(self, address: str) -> bool:
         """Count a rejection. Return whether it is recorded individually."""
-        self._all += 1
-        if self._all > MAX_REJECTIONS:
+        self._suppressed_total += 1
+        if self._suppressed_total > MAX_REJECTIONS:
             # With so many rejections, individual addresses are no longer recorded.
-            self._more[""] = self._more.get("", 0) + 1
+            self._suppressed[""] = self._suppressed.get("", 0) + 1
             return False
-        self._noted[address] = self._noted.get(address, 0) + 1
-        if self._noted[address] <= MAX_REJECTIONS_PER_ADDRESS:
+        self._counts[address] = self._counts.get(address, 0) + 1
+        if self._counts[address] <= MAX_REJECTIONS_PER_ADDRESS:
             return True
-        self._more[address] = self._more.get(address, 0) + 1
+        self._suppressed[address] = self._suppressed.get(address, 0) + 1
         return False
 
     def roll_window(self, now: float) -> dict[str, int]:
         """Return the counts by address if the time window has ended, else nothing."""
-        return self.flush(now) if now - self._since > REJECTION_WINDOW_SECONDS else {}
+        return self.flush(now) if now - self._window_started_at > REJECTION_WINDOW_SECONDS else {}
 
     def flush(self, now: float = 0.0) -> dict[str, int]:
         """Reset the counters and return the counts of rejections that were not recorded individually."""
-        more, self._more, self._noted, self._all, self._since = self._more, {}, {}, 0, now
+        more, self._suppressed, self._counts, self._suppressed_total, self._window_started_at = (
+            self._suppressed,
+            {},
+            {},
+            0,
+            now,
+        )
         return more
 
 

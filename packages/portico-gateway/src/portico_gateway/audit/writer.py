@@ -141,13 +141,13 @@ class AuditWriter:
         self._number = 0
         # Hashes since our last checkpoint, the highest known checkpoint number, and the last checkpoint's hash.
         self._unsigned: list[bytes] = []
-        self._seen = 0
+        self._signed_count = 0
         self._previous = GENESIS_HASH
         self._signing_schedule = SigningSchedule()
         self._cut_after = 0.0
         self._head_after = 0.0
         # Batch that is not written yet; and whether the outcome of its commit is unknown.
-        self._made: _RecordBatch | None = None
+        self._prepared_batch: _RecordBatch | None = None
         # Whether a thread is building a batch.
         self._making = False
         self._unsure = False
@@ -237,28 +237,28 @@ class AuditWriter:
 
     def _check_rollback(self, last: SignedCheckpoint | None, recorded: CheckpointRef | None) -> None:
         """Detect a rollback: a store that lacks a checkpoint known to be written is an older copy."""
-        self._seen = last.number if last is not None else 0
+        self._signed_count = last.number if last is not None else 0
         # The file lies outside the store, so an attacker who restores an old copy of the database has to restore
         # the file as well.
-        if recorded is None or recorded.number <= self._seen:
+        if recorded is None or recorded.number <= self._signed_count:
             return
         log.error(
             "audit store rollback detected: it ends with checkpoint %d, but checkpoint %d was written",
-            self._seen,
+            self._signed_count,
             recorded.number,
         )
         # The finding becomes a record itself, so it is part of the signed log even if no one reads the server's
         # messages.
-        note = {"found": self._seen, "written": str(recorded)}
+        note = {"found": self._signed_count, "written": str(recorded)}
         self.enqueue(AuditEvent(number=0, at=_now_us(), kind="restored", owner=self._server, note=note))
-        self._seen = recorded.number
+        self._signed_count = recorded.number
 
     def _start_event(self) -> AuditEvent:
         note = {
             "process": os.getpid(),
             "host": socket.gethostname(),
             "version": __version__,
-            "checkpoint": self._seen,
+            "checkpoint": self._signed_count,
             "key": self._key.id,
         }
         return AuditEvent(number=0, at=_now_us(), kind="begin", owner=self._server, note=note)
@@ -308,7 +308,7 @@ class AuditWriter:
         """Wait until all queued records are written."""
         if self._due is None:
             return
-        while self._pending or self._making or self._made is not None or self._dropped:
+        while self._pending or self._making or self._prepared_batch is not None or self._dropped:
             flushed = asyncio.Event()
             self._listeners.add(flushed)
             self._due.set()
@@ -326,23 +326,23 @@ class AuditWriter:
             self._timer = None
         # Records queued from now on wait for the next flush: many small batches cost more than one.
         left = len(self._pending)
-        while self._made is not None or left > 0 or self._dropped or signed:
-            if self._made is None:
+        while self._prepared_batch is not None or left > 0 or self._dropped or signed:
+            if self._prepared_batch is None:
                 left -= MAX_BATCH_RECORDS
                 self._making = True
                 try:
-                    self._made = await asyncio.to_thread(self._build_batch, self._take_pending())
+                    self._prepared_batch = await asyncio.to_thread(self._build_batch, self._take_pending())
                 finally:
                     self._making = False
-            group, last = self._made, left <= 0
+            group, last = self._prepared_batch, left <= 0
             # A crash loses at most this many unsigned records' protection: they are stored, but could be changed
             # without detection.
             signs = (signed and last) or len(self._unsigned) + len(group.hashes) >= RECORDS_PER_CHECKPOINT
             stored = await self._store_batch(group, signs, ended and last)
-            self._made = None
+            self._prepared_batch = None
             self._unsigned += group.hashes
             if stored is not None:
-                self._unsigned, self._seen, self._previous = [], stored.number, stored.hash
+                self._unsigned, self._signed_count, self._previous = [], stored.number, stored.hash
                 self._signing_schedule.record_signing(time.monotonic())
             if self._sinks or (stored is not None and (signed or time.monotonic() >= self._head_after)):
                 await asyncio.to_thread(self._publish_batch, group, stored)
@@ -426,11 +426,11 @@ class AuditWriter:
             if self._unsure and tables.record_exists(tx, group.rows[-1]):
                 return None
             tables.insert_records(tx, group.rows, ended)
-        return None if own is None else tables.insert_checkpoint(tx, self._key, _now_us(), own, self._seen)
+        return None if own is None else tables.insert_checkpoint(tx, self._key, _now_us(), own, self._signed_count)
 
     def _sign_without_store(self, own: ChainProgress) -> SignedCheckpoint:
         checkpoint = Checkpoint(
-            self._seen + 1,
+            self._signed_count + 1,
             _now_us(),
             self._previous,
             self._key.id,
@@ -467,10 +467,11 @@ class AuditWriter:
         moment = _now_us()
         before = moment - keep * 1_000_000
         stored = await self._database.write(
-            lambda tx: retention.apply_retention(tx, self._key, moment, before, self._seen), isolation="read committed"
+            lambda tx: retention.apply_retention(tx, self._key, moment, before, self._signed_count),
+            isolation="read committed",
         )
         if stored is not None:
-            self._seen = stored.number
+            self._signed_count = stored.number
             # The cut is a signed checkpoint: a verifier can tell retention from deletion.
             await asyncio.to_thread(self._publish_batch, _RecordBatch([], []), stored)
 
@@ -480,7 +481,7 @@ class AuditWriter:
             async with asyncio.timeout(SHUTDOWN_TIMEOUT_SECONDS):
                 await self._flush_pending(signed=True, ended=True)
         except (StoreError, TimeoutError) as failure:
-            lost = len(self._pending) + (0 if self._made is None else len(self._made.rows))
+            lost = len(self._pending) + (0 if self._prepared_batch is None else len(self._prepared_batch.rows))
             log.error("%d audit records are lost: %s", lost, str(failure) or "the store did not answer")
         self._due = None
         if self._database is not None:

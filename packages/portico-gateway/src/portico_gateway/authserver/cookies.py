@@ -18,7 +18,7 @@ class BrowserCookie:
 
     def __init__(self, name: str, *, secure: bool, max_age: int) -> None:
         self._name = f"__Host-{name}" if secure else name
-        self._more = "; Secure" if secure else ""
+        self._attributes = "; Secure" if secure else ""
         self._seconds = max_age
 
     def read(self, request: HttpRequest) -> str | None:
@@ -30,7 +30,7 @@ class BrowserCookie:
 
     def write(self, value: str) -> HeaderPairs:
         # SameSite=Lax, because the identity provider returns the browser with a cross-site top-level navigation.
-        text = f"{self._name}={value}; Path=/; Max-Age={self._seconds}; HttpOnly; SameSite=Lax{self._more}"
+        text = f"{self._name}={value}; Path=/; Max-Age={self._seconds}; HttpOnly; SameSite=Lax{self._attributes}"
         return ((b"set-cookie", text.encode()),)
 
 

@@ -34,7 +34,7 @@ class KeyRing:
         # The prefix separates this use of the secret from the signing keys and the key IDs derived from the same
         # secret.
         self._keys = {_id_of(key): sha256(b"portico seal\0" + key).digest() for key in keys}
-        self._first = _id_of(keys[0])
+        self._primary_key_id = _id_of(keys[0])
         # For rows that may be readable but must not be changed.
         self.signing = SigningKeys(keys)
 
@@ -42,8 +42,8 @@ class KeyRing:
         # A random 96-bit nonce; the number of encryptions per key stays far below the limit of 2^32 (NIST SP 800-38D).
         """Encrypt bytes for a context. The result starts with the ID of the key."""
         nonce = os.urandom(_NONCE)
-        sealed = _cipher(self._keys[self._first]).encrypt(nonce, plain, context.encode())
-        return f"{self._first}.{urlsafe_b64encode(nonce + sealed).decode()}"
+        sealed = _cipher(self._keys[self._primary_key_id]).encrypt(nonce, plain, context.encode())
+        return f"{self._primary_key_id}.{urlsafe_b64encode(nonce + sealed).decode()}"
 
     def decrypt(self, sealed: str, context: str) -> bytes:
         """Decrypt a value.
@@ -72,7 +72,7 @@ class KeyRing:
 
     def needs_rotation(self, sealed: str) -> bool:
         """Return whether a value was encrypted with another key than the current one."""
-        return sealed.partition(".")[0] != self._first
+        return sealed.partition(".")[0] != self._primary_key_id
 
 
 def load_key_ring(store: str | None, keys: Sequence[str]) -> KeyRing:

@@ -81,7 +81,7 @@ class FairQueue:
 
     def __init__(self, places: int, limit: int, seconds: float) -> None:
         self._places = places
-        self._most = limit
+        self._limit = limit
         self._seconds = min(seconds, MAX_WAIT_SECONDS)
         self.turns: TurnQueue[tuple[str, asyncio.Future[None]]] = TurnQueue()
 
@@ -141,27 +141,27 @@ class ConcurrencyLimit:
     """
 
     def __init__(self, limit: int, queue: int, seconds: float) -> None:
-        self.free = self._most = limit
+        self.free = self._limit = limit
         self._queue = FairQueue(limit, queue, seconds)
         self._turns = self._queue.turns
         self._uncounted = limit // 4
         # Counted slots that a caller may hold without a further check while no call waits.
-        self._alone = limit - reserve(limit) - self._uncounted
-        self._held: dict[str, int] = {}
+        self._guaranteed = limit - reserve(limit) - self._uncounted
+        self._in_flight: dict[str, int] = {}
 
     @property
     def busy(self) -> bool:
         """Return whether any call is in flight."""
-        return self.free < self._most
+        return self.free < self._limit
 
     def take(self, call: Call) -> str | None:
         """Take a slot if one is free for this caller. Return its owner for `release`, or None."""
         # Fast path for an upstream with little load: no caller key is computed and no dictionary is touched.
-        if self.free > self._most - self._uncounted:
+        if self.free > self._limit - self._uncounted:
             self.free -= 1
             return UNCOUNTED
         owner = get_caller_key(call)[0]
-        if not self._turns.size and self.free and self._held.get(owner, 0) < self._alone:
+        if not self._turns.size and self.free and self._in_flight.get(owner, 0) < self._guaranteed:
             self._take_slot(owner)
             return owner
         # A call must not overtake the queue, or a busy caller would be served before callers that have waited.
@@ -184,11 +184,11 @@ class ConcurrencyLimit:
         """Release a slot; the next waiting call takes it."""
         self.free += 1
         if owner is not UNCOUNTED:
-            left = self._held[owner] - 1
+            left = self._in_flight[owner] - 1
             if left:
-                self._held[owner] = left
+                self._in_flight[owner] = left
             else:
-                del self._held[owner]
+                del self._in_flight[owner]
         if self._turns.size:
             self._wake_waiting()
 
@@ -201,12 +201,12 @@ class ConcurrencyLimit:
 
     def _take_slot(self, owner: str) -> None:
         self.free -= 1
-        self._held[owner] = self._held.get(owner, 0) + 1
+        self._in_flight[owner] = self._in_flight.get(owner, 0) + 1
 
     def _has_slot(self, owner: str) -> bool:
-        limit = self._queue.limit(owner, self._held)
+        limit = self._queue.limit(owner, self._in_flight)
         # The uncounted slots may all belong to this caller, so they are deducted from its share.
-        return self.free > 0 and self._held.get(owner, 0) < max(1, limit - self._uncounted)
+        return self.free > 0 and self._in_flight.get(owner, 0) < max(1, limit - self._uncounted)
 
 
 class CallStats(Struct):
@@ -227,18 +227,18 @@ class AccountedCall:
     Circuit breakers are updated separately, by each request: a call may consist of several requests.
     """
 
-    __slots__ = ("_began", "_owner", "_places", "_tally")
+    __slots__ = ("_owner", "_places", "_started_at", "_tally")
 
     def __init__(self, tally: CallStats, places: ConcurrencyLimit, owner: str) -> None:
         self._tally, self._places, self._owner = tally, places, owner
-        self._began = time.perf_counter()
+        self._started_at = time.perf_counter()
 
     def __enter__(self) -> None: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, failure: BaseException | None, trace: TracebackType | None
     ) -> None:
-        seconds, tally = time.perf_counter() - self._began, self._tally
+        seconds, tally = time.perf_counter() - self._started_at, self._tally
         # Prometheus buckets are inclusive upper bounds (`le`), which is what bisect_left computes.
         tally.counts[bisect_left(DURATION_BUCKETS_SECONDS, seconds)] += 1
         tally.seconds += seconds

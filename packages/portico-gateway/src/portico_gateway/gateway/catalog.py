@@ -184,7 +184,7 @@ class UpstreamCatalog:
         # Union of all catalogs, and the part that each catalog contributed.
         self._merged = RefCountedUnion()
         self._merged_of: dict[CallerCatalog, tuple[Catalog, Digests]] = {}
-        self._all = CallerCatalog()
+        self._shared_catalog = CallerCatalog()
 
     @property
     def is_known(self) -> bool:
@@ -257,8 +257,8 @@ class UpstreamCatalog:
             return distinct[0]
         if self._merged.has_changed:
             entries, digests = self._merged.snapshot()
-            self._all.update(entries, {}, complete=False, digests=digests)
-        return self._all
+            self._shared_catalog.update(entries, {}, complete=False, digests=digests)
+        return self._shared_catalog
 
     def _add_to_merged(self, listing: CallerCatalog) -> None:
         """Add the current entries of a catalog to the union, replacing its previous ones."""

@@ -149,7 +149,7 @@ class ResourceUpdateRelay:
     ) -> None:
         self._uris = uris
         self._updated = on_updated
-        self._ended = on_ended
+        self._on_ended = on_ended
         self._relays: list[ChangeRelay] = []
 
     def listen(self, handler: Handler) -> None:
@@ -167,7 +167,7 @@ class ResourceUpdateRelay:
             self._updated(uri)
 
     def stop(self) -> None:
-        self._ended(self)
+        self._on_ended(self)
         for relay in self._relays:
             relay.close()
 

@@ -116,10 +116,10 @@ class UpstreamConnection:
         self._alias = settings.alias
         # Caller to whose share of connections it counts.
         self.owner = LOCAL
-        self._told = on_notification
+        self._on_notification = on_notification
         self._opened = on_connected
         self._missed = on_gap
-        self._asked = on_server_request
+        self._on_server_request = on_server_request
         self._in_flight: list[_InFlightCall] = []
         # Number of calls in flight during which the upstream cannot send requests.
         self.untracked_in_flight = 0
@@ -230,7 +230,7 @@ class UpstreamConnection:
             elif self._client is not None and message.method == notifications.LOG_MESSAGE:
                 self._client.notify(message.method, message.params)
             else:
-                self._told(message.method, message.params)
+                self._on_notification(message.method, message.params)
             return None
         if message.method == "ping":
             return EmptyResult()
@@ -277,7 +277,7 @@ class UpstreamConnection:
             return await self._ask_client(client, question)
         if not in_request_stream.get() and any(item.call.method in INPUT_REQUIRED_METHODS for item in self._in_flight):
             # Only requests during a call with input matter; others say nothing about the server's tools.
-            self._asked()
+            self._on_server_request()
         if call_state is None:
             raise InvalidRequest(
                 f"{question.method}: the request cannot be assigned to one of {self.in_flight} calls in flight"

@@ -91,7 +91,7 @@ class ConnectionPool:
         self._info = info
         self._bridge = bridge
         self._health = health
-        self._told = on_notification
+        self._on_notification = on_notification
         self._opened = on_connected
         self._missed = on_gap
         self._learnt = on_features_known
@@ -303,7 +303,7 @@ class ConnectionPool:
             self._with_headers(call),
             info,
             able,
-            self._told,
+            self._on_notification,
             self._opened,
             self._missed,
             self.require_exclusive,

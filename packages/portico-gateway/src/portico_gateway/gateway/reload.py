@@ -68,14 +68,14 @@ class ConfigurationWatch:
         self._path, self._pins = path, pins
         self._read, self._current, self._apply, self._load_pins = read, current, apply, load_pins
         self.status = ReloadStatus(str(path), applied_at=time.time())
-        self._seen, self._seen_pins = _stamp(path), _stamp(pins())
+        self._file_stamp, self._seen_pins = _stamp(path), _stamp(pins())
         self._retry_at = 0.0
 
     async def check(self) -> None:
         """Apply changes since the last check. Invalid files are logged, not raised."""
         stamp, pins = _stamp(self._path), _stamp(self._pins())
-        if stamp != self._seen:
-            self._seen = stamp
+        if stamp != self._file_stamp:
+            self._file_stamp = stamp
             await self._reload(again=False)
         elif self.status.problem and time.monotonic() >= self._retry_at:
             await self._reload(again=True)

@@ -75,7 +75,7 @@ class UpstreamRouter(Provider):
     ) -> None:
         self._seal = seal
         self._add, self._remove = add, remove
-        self._held = unapproved_reason
+        self._unapproved_reason = unapproved_reason
         # Tasks of the upstreams.
         self.tasks: GatewayTasks | None = None
         self.upstreams: dict[str, UpstreamProvider] = {}
@@ -156,7 +156,7 @@ class UpstreamRouter(Provider):
             own = {alias: listing.entries for alias, listing in result.items()}
             table = RoutingTable(
                 self.upstreams,
-                self._held,
+                self._unapproved_reason,
                 lambda upstream: own.get(upstream.alias, upstream.catalog.merged.entries),
                 key,
             )

@@ -83,8 +83,8 @@ class RoutingTable:
         # Whether URIs of an upstream may need the alias as a prefix.
         self.may_have_uri_conflicts = False
         self._is_held = approval_check
-        self._all: dict[str, RoutesByExposedName] | None = None
-        self._seen: dict[tuple[str, ServerView], RoutesByExposedName] = {}
+        self._all_routes: dict[str, RoutesByExposedName] | None = None
+        self._view_cache: dict[tuple[str, ServerView], RoutesByExposedName] = {}
         # URIs and templates listed by each upstream; and all templates, the most specific first.
         self._listed: dict[str, tuple[frozenset[str], list[UriTemplate]]] = {}
         self._by_rank: list[tuple[UriTemplate, UpstreamRoute]] | None = None
@@ -92,8 +92,8 @@ class RoutingTable:
 
     def invalidate(self) -> None:
         """Discard all routes, and rebuild the tools and their mirrored headers."""
-        self._all = None
-        self._seen.clear()
+        self._all_routes = None
+        self._view_cache.clear()
         self.mirrored_headers.clear()
         for name, route in self.routes("tools/list").items():
             schema = bytes(route.entry.members["inputSchema"])
@@ -109,26 +109,28 @@ class RoutingTable:
 
     def routes(self, method: str, view: ServerView | None = None) -> RoutesByExposedName:
         """Return the routes of a list by exposed name; with `view`, only those that it includes."""
-        if self._all is None:
+        if self._all_routes is None:
             self.name_conflicts, self.unapproved = [], {}
             self._listed, self._by_rank = {}, None
             self._by_alias = {normalize_alias(alias): upstream for alias, upstream in self.upstreams.items()}
             # Built lazily and as a whole: conflicts can only be decided when the names of all upstreams are known.
             # Resources come first, since tools may refer to them.
-            self._all = {method: self._build_routes(method) for method in (RESOURCES_LIST, TEMPLATES_LIST)}
-            self.may_have_uri_conflicts = (len(self.upstreams) > 1 and any(self._all.values())) or any(
-                begins_with_variable(route.inward) for route in self._all[TEMPLATES_LIST].values()
+            self._all_routes = {method: self._build_routes(method) for method in (RESOURCES_LIST, TEMPLATES_LIST)}
+            self.may_have_uri_conflicts = (len(self.upstreams) > 1 and any(self._all_routes.values())) or any(
+                begins_with_variable(route.inward) for route in self._all_routes[TEMPLATES_LIST].values()
             )
-            self._all |= {method: self._build_routes(method) for method in LIST_METHODS if method not in self._all}
+            self._all_routes |= {
+                method: self._build_routes(method) for method in LIST_METHODS if method not in self._all_routes
+            }
         if view is None:
-            return self._all[method]
-        seen = self._seen.get((method, view))
+            return self._all_routes[method]
+        seen = self._view_cache.get((method, view))
         if seen is None:
-            routes = self._all[method].items()
+            routes = self._all_routes[method].items()
             seen = {
                 name: upstream for name, upstream in routes if view.includes(upstream.upstream.alias, upstream.inward)
             }
-            self._seen[method, view] = seen
+            self._view_cache[method, view] = seen
         return seen
 
     def _build_routes(self, method: str) -> RoutesByExposedName:

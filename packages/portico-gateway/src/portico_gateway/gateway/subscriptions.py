@@ -47,7 +47,7 @@ class GatewaySubscriptions:
         self._publish = publish
         self._table = table
         # Fingerprint of each list that was served or subscribed, by method and view.
-        self._given: dict[tuple[str, ServerView | None], bytes] = {}
+        self._encoded: dict[tuple[str, ServerView | None], bytes] = {}
         self._changed: set[str] = set()
         self._telling: asyncio.TimerHandle | None = None
         self._relays: dict[Any, _SharedRelay] = {}
@@ -60,24 +60,24 @@ class GatewaySubscriptions:
         if self._telling is not None:
             self._telling.cancel()
             self._telling = None
-        self._given.clear()
+        self._encoded.clear()
 
     def remove_view(self, facet: ServerView) -> None:
-        self._given = {key: granted for key, granted in self._given.items() if key[1] is not facet}
+        self._encoded = {key: granted for key, granted in self._encoded.items() if key[1] is not facet}
 
     # Lists
 
     def record_listed(self, method: str, facet: ServerView | None) -> None:
         """Record that a list was served, so that later changes are announced."""
-        if (method, facet) not in self._given:
-            self._given[method, facet] = self._fingerprint(method, facet)
+        if (method, facet) not in self._encoded:
+            self._encoded[method, facet] = self._fingerprint(method, facet)
 
     def on_lists_changed(self, methods: Iterable[str]) -> None:
         """Schedule notifications, after lists may have changed."""
         for shared in self._relays.values():
             self._listen(shared)
         self._changed |= set(methods)
-        if self._given and self._telling is None:
+        if self._encoded and self._telling is None:
             # A list can only have been served while an event loop runs.
             self._telling = asyncio.get_running_loop().call_later(CHANGE_DEBOUNCE_SECONDS, self._publish_changes)
 
@@ -86,9 +86,9 @@ class GatewaySubscriptions:
         self._telling = None
         changed, self._changed = self._changed, set()
         news: dict[str, set[ServerView | None]] = {}
-        for (method, facet), before in self._given.items():
+        for (method, facet), before in self._encoded.items():
             if method in changed:
-                self._given[method, facet] = now = self._fingerprint(method, facet)
+                self._encoded[method, facet] = now = self._fingerprint(method, facet)
                 if now != before:
                     news.setdefault(_NOTICES[method], set()).add(facet)
         for notice, facets in news.items():

@@ -56,7 +56,7 @@ class TaskDispatcher:
     ) -> None:
         self._give = issue_task_id
         self._bridged = local_tasks
-        self._theirs = upstream_tasks
+        self._upstream_tasks = upstream_tasks
         self._outward = expose_result
 
     def is_task_call(self, call: Call, route: TaskRoute) -> bool:
@@ -204,9 +204,9 @@ class TaskDispatcher:
         """Wait for the result of a task, without a time limit. Meanwhile forward its input requests to the client."""
         answered: set[str] = set()
         modern = await upstream.is_stateless(call)
-        async with self._theirs.watch_task(upstream, id, call) as news:
+        async with self._upstream_tasks.watch_task(upstream, id, call) as news:
             while True:
-                task = await self._theirs.get_task(upstream, id, call)
+                task = await self._upstream_tasks.get_task(upstream, id, call)
                 if words.is_terminal(task):
                     return task_result(task)
                 requests = task.input_requests if isinstance(task.input_requests, dict) else {}
@@ -219,7 +219,7 @@ class TaskDispatcher:
                         params = with_related(params, outward)
                     answer = await ask_client(send, request["method"], params)
                     responses = Raw(jsonrpc.encode({key: answer}))
-                    await self._theirs.send_input_responses(upstream, id, call, responses)
+                    await self._upstream_tasks.send_input_responses(upstream, id, call, responses)
                 if not new:
                     await wait_for_change(news, task, has_notifications=modern)
 

@@ -44,7 +44,7 @@ class UpstreamTasks:
     """Pending `tasks/result` requests of all upstreams of a gateway."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[tuple[str, str], SuspendedCall] = OrderedDict()
+        self._suspended_calls: OrderedDict[tuple[str, str], SuspendedCall] = OrderedDict()
 
     async def get_task(self, upstream: UpstreamProvider, id: str, call: Call) -> DetailedTask:
         """Return the state of a task, with its result or its input requests."""
@@ -54,13 +54,13 @@ class UpstreamTasks:
             if not upstream.is_here:
                 task.input_requests = attribute_tasks(upstream.alias, task.input_requests)
             return task
-        waiting = self._waiting.get((upstream.alias, id))
+        waiting = self._suspended_calls.get((upstream.alias, id))
         if task.status == "input_required":
             waiting = waiting or self._start_waiter(upstream, id, call)
             await _wait_for_input_request(waiting)
             task.input_requests = dict(waiting.asked)
         elif task.status in ("completed", "failed"):
-            self._waiting.pop((upstream.alias, id), None)
+            self._suspended_calls.pop((upstream.alias, id), None)
             await self._add_outcome(task, upstream, id, call, waiting)
         return task
 
@@ -90,23 +90,23 @@ class UpstreamTasks:
 
         waiting = start_call(call, upstream.alias, b"", send)
         waiting.until = time.monotonic() + WAITER_TTL_SECONDS
-        self._waiting[upstream.alias, id] = waiting
+        self._suspended_calls[upstream.alias, id] = waiting
         return waiting
 
     def _expire_stale(self) -> None:
         now = time.monotonic()
-        while self._waiting:
-            oldest = next(iter(self._waiting.values()))
-            if len(self._waiting) < MAX_TASK_WAITERS and oldest.until > now:
+        while self._suspended_calls:
+            oldest = next(iter(self._suspended_calls.values()))
+            if len(self._suspended_calls) < MAX_TASK_WAITERS and oldest.until > now:
                 return
-            _, parked = self._waiting.popitem(last=False)
+            _, parked = self._suspended_calls.popitem(last=False)
             if parked.task is not None:
                 parked.task.cancel()
 
     async def send_input_responses(self, upstream: UpstreamProvider, id: str, call: Call, responses: Raw) -> None:
         """Send the client's responses to the input requests of a task."""
         parsed = parse_input_responses(responses)
-        waiting = self._waiting.get((upstream.alias, id))
+        waiting = self._suspended_calls.get((upstream.alias, id))
         if waiting is not None:
             waiting.resolve_inputs(parsed)
             return
@@ -151,8 +151,8 @@ class UpstreamTasks:
                 del upstream.task_events[id]
 
     async def close(self) -> None:
-        tasks = [value.task for value in self._waiting.values() if value.task is not None]
-        self._waiting.clear()
+        tasks = [value.task for value in self._suspended_calls.values() if value.task is not None]
+        self._suspended_calls.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

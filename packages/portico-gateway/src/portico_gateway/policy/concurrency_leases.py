@@ -57,7 +57,7 @@ class ConcurrencyLeases:
     def __init__(self, store: SharedLimitStore) -> None:
         self._store = store
         self._loop = asyncio.get_running_loop()
-        self._held: dict[str, InFlightCalls] = {}
+        self._in_flight: dict[str, InFlightCalls] = {}
         self._renewing = BackgroundTasks().repeat("quota slot renewal", self._renew, RENEW_INTERVAL_SECONDS)
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class ConcurrencyLeases:
         none.
         """
         self._renewing.cancel()
-        for running in self._held.values():
+        for running in self._in_flight.values():
             if running.asking is not None:
                 running.asking.cancel()
             running.slots, running.until, running.returning = 0, 0.0, False
@@ -75,7 +75,7 @@ class ConcurrencyLeases:
         # Concurrent calls for one key share one store operation; each of them checks afterwards whether there are
         # enough slots.
         if running.asking is None:
-            self._held[running.key] = running
+            self._in_flight[running.key] = running
             self._run_exclusive(running, self._acquire(running, needed))
         if running.asking is not None:
             # The grant is recorded even if the call no longer waits for it.
@@ -120,7 +120,7 @@ class ConcurrencyLeases:
             pause = 0.0 if unused > running.most // _MAX_UNUSED_DIVISOR else RETURN_DELAY_SECONDS
             self._loop.call_later(pause, self._return_unused, running)
         elif running.is_idle:
-            self._held.pop(running.key, None)
+            self._in_flight.pop(running.key, None)
 
     def _return_unused(self, running: InFlightCalls) -> None:
         running.returning = False
@@ -135,8 +135,8 @@ class ConcurrencyLeases:
 
     async def _renew(self) -> None:
         started_at = time.monotonic()
-        keys = [key for key, running in self._held.items() if running.until > started_at]
+        keys = [key for key, running in self._in_flight.items() if running.until > started_at]
         for key in await self._store.renew_slots(keys) if keys else ():
-            running = self._held.get(key)
+            running = self._in_flight.get(key)
             if running is not None and running.until:
                 running.until = started_at + SLOT_LEASE_SECONDS

@@ -109,8 +109,10 @@ class PolicyEngine:
         # version and are never served again.
         self._version = next(_versions)
         self._callers: LruCache[Any, tuple[Any, int, int]] = LruCache(MAX_CACHED_DECISIONS)
-        self._settled: LruCache[tuple[int, Kind, QualifiedName], _CachedDecision] = LruCache(MAX_CACHED_DECISIONS)
-        self._seen: LruCache[tuple[int, Kind, QualifiedName], bool] = LruCache(MAX_CACHED_DECISIONS)
+        self._decision_cache: LruCache[tuple[int, Kind, QualifiedName], _CachedDecision] = LruCache(
+            MAX_CACHED_DECISIONS
+        )
+        self._visibility_cache: LruCache[tuple[int, Kind, QualifiedName], bool] = LruCache(MAX_CACHED_DECISIONS)
         self._required: LruCache[tuple[int, Kind, QualifiedName], tuple[Requirement, ...]] = LruCache(
             MAX_CACHED_DECISIONS
         )
@@ -127,10 +129,10 @@ class PolicyEngine:
         # `peek` does not reorder the cache: this is on the path of every call, and the order of eviction matters less
         # than the cost of a move.
         mask = self._applicable_masks(call)[1]
-        result = self._settled.peek((mask, kind, component))
+        result = self._decision_cache.peek((mask, kind, component))
         if result is None:
             result = cache_decision(
-                self._settled, (mask, kind, component), self._cached_decision(mask, kind, component)
+                self._decision_cache, (mask, kind, component), self._cached_decision(mask, kind, component)
             )
         if type(result) is tuple:
             result = _decide_conditional(result, call, kind, component, arguments)
@@ -211,9 +213,11 @@ class PolicyEngine:
 
     def _is_visible(self, mask: int, kind: Kind, owned: QualifiedName) -> bool:
         """Return whether some call may be allowed. Components whose access depends on arguments are visible."""
-        result = self._seen.peek((mask, kind, owned))
+        result = self._visibility_cache.peek((mask, kind, owned))
         if result is None:
-            result = cache_decision(self._seen, (mask, kind, owned), self._may_be_allowed(mask, kind, owned))
+            result = cache_decision(
+                self._visibility_cache, (mask, kind, owned), self._may_be_allowed(mask, kind, owned)
+            )
         return result
 
     def _may_be_allowed(self, mask: int, kind: Kind, owned: QualifiedName) -> bool:

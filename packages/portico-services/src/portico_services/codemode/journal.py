@@ -192,7 +192,7 @@ class RunJournal:
         # Whether this run resumes one whose process was killed.
         self.is_resumed = False
         self.size = 0
-        self._place = 0
+        self._position = 0
         self._unsaved: dict[int, JournalEntry] = {}
         self._stored = False
         self._changed = False
@@ -224,7 +224,7 @@ class RunJournal:
         self.entries = {entry.n: entry for entry in entries}
         self.sequences = [entry for entry in entries if entry.place is not None]
         self.sequences.sort(key=lambda stored_entry: stored_entry.place or 0)
-        self._place = len(self.sequences)
+        self._position = len(self.sequences)
         self.size = sum(utf8_size(entry.outcome) for entry in entries)
         self._stored = True
         self._heartbeat_loop()
@@ -248,9 +248,9 @@ class RunJournal:
 
     def record(self, n: int, tool: str, digest: str, at: float, outcome: str) -> None:
         """Record an outcome that is about to be delivered. It is stored with the next save."""
-        self._place += 1
+        self._position += 1
         self.size += utf8_size(outcome)
-        self._unsaved[n] = JournalEntry(n, tool, digest, self._place, at, outcome)
+        self._unsaved[n] = JournalEntry(n, tool, digest, self._position, at, outcome)
 
     async def begin(self, n: int, tool: str, digest: str) -> None:
         """Record that a write is about to be made. On return this, and everything before it, is on disk."""

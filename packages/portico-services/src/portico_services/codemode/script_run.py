@@ -87,7 +87,7 @@ class ScriptRun:
         self._slots = asyncio.Semaphore(limits.max_concurrent_calls)
         self._deadline: asyncio.Timeout = asyncio.timeout(None)
         self._last = self.calls = self._waits = self._asking = 0
-        self._left: float | None = None
+        self._remaining_seconds: float | None = None
         # Time left for the user's answers, and when the current wait began.
         self._asking_left = MAX_ASKING_SECONDS
         self._asking_since = 0.0
@@ -98,13 +98,13 @@ class ScriptRun:
         self._working: dict[int, asyncio.Task[None]] = {}
         self._writes: set[int] = set()
         # Tool and digest of each write, and whether a write may start: not while the user is asked.
-        self._begun: dict[int, tuple[str, str]] = {}
+        self._pending_calls: dict[int, tuple[str, str]] = {}
         self._may_write = asyncio.Event()
         self._may_write.set()
-        self._asked = 0
+        self._request_count = 0
         self._timers: set[asyncio.TimerHandle] = set()
         self._tasks = InnerTasks(ctx, handler)
-        self._told = AnswerReplay(worker, journal, self._writes)
+        self._replay = AnswerReplay(worker, journal, self._writes)
         # Writes that a killed process had begun, with unknown outcome.
         self.unknown: list[str] = []
         self.used: set[str] = set()
@@ -155,7 +155,7 @@ class ScriptRun:
         """Pause the deadline of the run while the user is asked; the total time for answers has a separate limit."""
         if not self._asking:
             when, now = self._deadline.when(), self._loop.time()
-            self._left = None if when is None else when - now
+            self._remaining_seconds = None if when is None else when - now
             self._asking_since = now
             self._set_deadline(self._asking_left)
         self._asking += 1
@@ -165,8 +165,8 @@ class ScriptRun:
             self._asking -= 1
             if not self._asking:
                 self._asking_left = max(self._asking_left - (self._loop.time() - self._asking_since), 0.1)
-                if self._left is not None:
-                    self._set_deadline(max(self._left, 0.1))
+                if self._remaining_seconds is not None:
+                    self._set_deadline(max(self._remaining_seconds, 0.1))
 
     def _detach(self) -> None:
         """Continue a long run as a task, if the client supports tasks."""
@@ -187,8 +187,8 @@ class ScriptRun:
                 raise ValueError("invalid request number or kind")
             self._last = item.n
         fresh = [item for item in batch if not self._is_recorded(item)]
-        self._told.replay(self._last)
-        self._told.pause()
+        self._replay.replay(self._last)
+        self._replay.pause()
         writes = []
         for item in fresh:
             if item.seconds is not None:
@@ -203,10 +203,10 @@ class ScriptRun:
             # The negative number cannot collide with that of a call.
             self._work(-writes[0][0].n, self._perform_writes(writes))
         if _EAGER_START:
-            self._told.resume()
+            self._replay.resume()
         else:
             # In the same iteration of the event loop as the tasks just created, and after them.
-            self._loop.call_soon(self._told.resume)
+            self._loop.call_soon(self._replay.resume)
 
     def _admit(self, item: ScriptRequest) -> ScriptTool | None:
         """Return the requested tool. Unknown tools, and calls beyond a limit, are answered with an error."""
@@ -215,21 +215,23 @@ class ScriptRun:
         if self.calls > CALL_LIMIT_KILL_FACTOR * limit:
             self._worker.kill(f"it made more than {CALL_LIMIT_KILL_FACTOR * limit} calls")
         elif self.calls > limit:
-            self._told.finish(item, results.error_outcome(f"A run may make at most {limit} calls.", "ApiLimitExceeded"))
+            self._replay.finish(
+                item, results.error_outcome(f"A run may make at most {limit} calls.", "ApiLimitExceeded")
+            )
         elif self._journal.size > MAX_JOURNAL_BYTES:
-            self._told.finish(
+            self._replay.finish(
                 item,
                 results.error_outcome(
                     f"The results of this run exceed {MAX_JOURNAL_BYTES:,} bytes.", "ApiLimitExceeded"
                 ),
             )
         elif (tool := self._tools.table.by_name.get(item.tool or "")) is None:
-            self._told.finish(item, _unknown_tool_error(item))
+            self._replay.finish(item, _unknown_tool_error(item))
         else:
             try:
                 check_arguments(item.arguments)
             except ValueError as problem:
-                self._told.finish(item, results.error_outcome(f"{tool.name}: {problem}", "ValidationError"))
+                self._replay.finish(item, results.error_outcome(f"{tool.name}: {problem}", "ValidationError"))
                 return None
             self.used.add(tool.name)
             return tool
@@ -243,7 +245,7 @@ class ScriptRun:
 
         def on_elapsed() -> None:
             self._timers.discard(timer)
-            self._told.finish(item, "{}")
+            self._replay.finish(item, "{}")
 
         timer = self._loop.call_later(max(seconds, 0.0), on_elapsed)
         self._timers.add(timer)
@@ -292,7 +294,7 @@ class ScriptRun:
             # The write was begun by a killed process. Only an idempotent one can be repeated safely.
             elif item.n in self._journal.entries and not tool.is_retryable:
                 self.unknown.append(tool.name)
-                self._told.finish(item, results.error_outcome(_outcome_unknown_error(tool), "OutcomeUnknown"))
+                self._replay.finish(item, results.error_outcome(_outcome_unknown_error(tool), "OutcomeUnknown"))
             elif (now := await self._current_tool(item, tool)) is not None:
                 pending.append((item, now))
         try:
@@ -303,7 +305,7 @@ class ScriptRun:
             self._working.pop(-writes[0][0].n, None)
         for item, tool in pending:
             if item.n in refused:
-                self._told.finish(item, results.outcome_from_exception(tool, refused[item.n]))
+                self._replay.finish(item, results.outcome_from_exception(tool, refused[item.n]))
             else:
                 self._start(item, tool)
 
@@ -315,7 +317,7 @@ class ScriptRun:
         has not been made yet.
         """
         with self._pause_deadline():
-            self._asked += 1
+            self._request_count += 1
             self._may_write.clear()
             try:
                 if n is not None:
@@ -324,8 +326,8 @@ class ScriptRun:
                 await self._save_journal()
                 yield
             finally:
-                self._asked -= 1
-                if not self._asked:
+                self._request_count -= 1
+                if not self._request_count:
                     self._may_write.set()
         if n is not None:
             await self._begin_write(n)
@@ -339,7 +341,7 @@ class ScriptRun:
         await self._may_write.wait()
         self._writes.add(n)
         try:
-            await self._journal.begin(n, *self._begun[n])
+            await self._journal.begin(n, *self._pending_calls[n])
         except ToolError:
             self._writes.discard(n)
             raise
@@ -369,24 +371,24 @@ class ScriptRun:
             if now is not None:
                 return now
             outcome = _unknown_tool_error(item)
-        self._told.finish(item, outcome)
+        self._replay.finish(item, outcome)
         return None
 
     async def _call_tool(self, item: ScriptRequest, tool: ScriptTool) -> None:
         task = self._journal.task_of(item.n)
         if task is None and not tool.is_read_only:
-            self._begun[item.n] = (tool.name, item.digest)
+            self._pending_calls[item.n] = (tool.name, item.digest)
             try:
                 await self._begin_write(item.n)
             except ToolError as refusal:
-                self._told.finish(item, results.outcome_from_exception(tool, refusal))
+                self._replay.finish(item, results.outcome_from_exception(tool, refusal))
                 return
         try:
             result = await (self._result(item, tool) if task is None else self._task_result(item, tool, task))
             outcome = results.outcome_from_result(tool, result)
         except Exception as failure:
             outcome = results.outcome_from_exception(tool, failure)
-        self._told.finish(item, outcome, wrote=not tool.is_read_only)
+        self._replay.finish(item, outcome, wrote=not tool.is_read_only)
 
     async def _result(self, item: ScriptRequest, tool: ScriptTool) -> Any:
         """Return the result of a call. Input requests of an upstream are forwarded to the client."""
@@ -439,10 +441,10 @@ class ScriptRun:
 
     async def _settle_writes(self) -> None:
         """Wait until no write is in progress and the outcome of every write is stored."""
-        while self._writes or self._told.storing is not None:
+        while self._writes or self._replay.storing is not None:
             working = [self._working[n] for n in self._writes if n in self._working]
-            if self._told.storing is not None:
-                working.append(self._told.storing)
+            if self._replay.storing is not None:
+                working.append(self._replay.storing)
             if not working:
                 return
             await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
@@ -451,7 +453,7 @@ class ScriptRun:
         """Cancel everything that is still running."""
         for timer in self._timers:
             timer.cancel()
-        storing = self._told.storing
+        storing = self._replay.storing
         working = [*self._working.values(), *([storing] if storing is not None else [])]
         for task in self._working.values():
             task.cancel()

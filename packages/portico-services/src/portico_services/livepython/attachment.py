@@ -44,7 +44,7 @@ class InterruptibleThread(Generic[T]):
         # Held while the thread is interrupted: if the thread ended in between, its identifier could be reused by
         # another.
         self._fence = threading.Lock()
-        self._ended = False
+        self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="portico-attached", daemon=True)
         self._thread.start()
 
@@ -59,7 +59,7 @@ class InterruptibleThread(Generic[T]):
 
     def _mark_ended(self) -> None:
         with self._fence:
-            self._ended = True
+            self._is_closed = True
         try:
             self._loop.call_soon_threadsafe(self._publish_outcome)
         except RuntimeError:
@@ -84,7 +84,7 @@ class InterruptibleThread(Generic[T]):
 
     def _raise_in_thread(self) -> None:
         with self._fence:
-            if not self._ended and self._thread.ident is not None:
+            if not self._is_closed and self._thread.ident is not None:
                 number = ctypes.c_ulong(self._thread.ident)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ctypes.py_object(KeyboardInterrupt))
 
@@ -95,7 +95,7 @@ class AttachedInterpreter:
     def __init__(self, namespace: dict[str, Any], *, evaluate: bool) -> None:
         self._image = Interpreter(namespace, runs=evaluate, alone=False)
         self._lock = asyncio.Lock()
-        self._used = time.monotonic()
+        self._used_at = time.monotonic()
         # Stays set after the caller stops waiting, since the thread may still be running.
         self._running: InterruptibleThread[WorkerReply] | None = None
 
@@ -130,7 +130,7 @@ class AttachedInterpreter:
                 self._running.interrupt(self._image.interrupt_sleep)
                 raise
             finally:
-                self._used = time.monotonic()
+                self._used_at = time.monotonic()
 
     async def _outcome(self, running: InterruptibleThread[WorkerReply], seconds: float) -> WorkerReply:
         late = not await _finishes_within(running, seconds)
@@ -153,7 +153,7 @@ class AttachedInterpreter:
             return WorkerReply(refusal=str(refusal), missing=isinstance(refusal, NameNotFound))
 
     def sessions(self, owner: str | None) -> list[SessionInfo]:
-        idle = round(time.monotonic() - self._used, 1)
+        idle = round(time.monotonic() - self._used_at, 1)
         return [SessionInfo(DEFAULT_SESSION, self._image.evaluations, self._busy, idle)]
 
     def reset(self, key: SessionKey) -> bool:
@@ -201,7 +201,7 @@ class AttachServer:
         self.url = ""
         self.token = token
         self._server = server
-        self._place = address
+        self._address = address
         self._up = threading.Event()
         self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -223,7 +223,7 @@ class AttachServer:
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        host, port = self._place
+        host, port = self._address
         await serve_http(self._server, host=host, port=port, token=self.token, on_ready=self._ready, stop=self._stop)
 
     def _ready(self, url: str) -> None:

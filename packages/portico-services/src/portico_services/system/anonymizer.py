@@ -330,7 +330,7 @@ class NameIndex:
         self._kinds: dict[str, NameKind] = {}
         # By first word: lengths of the names, longest first, and the offset of that word within the name.
         self._shapes: dict[str, list[tuple[int, int]]] = {}
-        self._done: LruCache[str, str] = LruCache(MAX_CACHED_TEXTS)
+        self._text_cache: LruCache[str, str] = LruCache(MAX_CACHED_TEXTS)
         for kind, name in (*anonymizer.known_names, *known_names):
             self._add_name(kind, name)
 
@@ -372,7 +372,7 @@ class NameIndex:
             )
         self._kinds[low] = kind
         # Texts masked so far may contain the new name.
-        self._done.clear()
+        self._text_cache.clear()
         first = _WORD.search(low)
         if first is not None:
             shapes = self._shapes.setdefault(first[0], [])
@@ -409,9 +409,9 @@ class NameIndex:
         return name if is_well_known(name) else self.anonymize_text(name)
 
     def anonymize_text(self, text: str) -> str:
-        masked = self._done.peek(text)
+        masked = self._text_cache.peek(text)
         if masked is None:
-            masked = self._done[text] = self._mask(text)
+            masked = self._text_cache[text] = self._mask(text)
         return masked
 
     def _mask(self, text: str) -> str:

@@ -25,7 +25,7 @@ class LogFollower:
     def __init__(self, machine: Callable[[], Machine], seconds: float) -> None:
         self._machine = machine
         self._poll_interval = seconds
-        self._waiting = 0
+        self._waiter_count = 0
 
     async def wait(self, name: str, query: LogQuery, limit: int, cursor: str | None, seconds: float) -> FollowResult:
         """Return the entries after the cursor as soon as there are any, or an empty result on timeout."""
@@ -38,12 +38,12 @@ class LogFollower:
         # Without a cursor there is nothing to continue from, so waiting would only lose entries.
         if result.entries or result.has_more or seconds <= 0 or result.next_cursor is None:
             return result
-        if self._waiting >= MAX_WAITING_CALLS:
+        if self._waiter_count >= MAX_WAITING_CALLS:
             raise ToolError(
                 f"The limit of {MAX_WAITING_CALLS} waiting calls is reached. Retry later, or with waitSeconds=0.",
                 retryable=True,
             )
-        self._waiting += 1
+        self._waiter_count += 1
         try:
             while not result.entries and (left := until - loop.time()) > 0:
                 await asyncio.sleep(min(self._poll_interval, left))
@@ -51,5 +51,5 @@ class LogFollower:
                 if stamp != before:
                     result = await asyncio.to_thread(machine.follow, name, query, limit, result.next_cursor)
         finally:
-            self._waiting -= 1
+            self._waiter_count -= 1
         return result

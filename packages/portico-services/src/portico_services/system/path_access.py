@@ -79,7 +79,7 @@ class DenyList:
 
     def __init__(self, more: Iterable[str] = ()) -> None:
         patterns = [pattern if "/" in pattern else f"*/{pattern}" for pattern in more]
-        self._more = re.compile("|".join(map(translate, patterns)), re.IGNORECASE) if patterns else None
+        self._extra_patterns = re.compile("|".join(map(translate, patterns)), re.IGNORECASE) if patterns else None
 
     def denies_path(self, path: str) -> bool:
         """Return whether a resolved path is denied."""
@@ -102,11 +102,13 @@ class DenyList:
 
     def path_rule_prefix(self, path: str) -> bool:
         """Return whether a path is denied because of its location."""
-        return DENIED_PATHS.match(path) is not None or (self._more is not None and self._more.match(path) is not None)
+        return DENIED_PATHS.match(path) is not None or (
+            self._extra_patterns is not None and self._extra_patterns.match(path) is not None
+        )
 
     def denies_by_path(self, folder: str) -> bool:
         """Return whether entries of a directory may be denied because of their location; usually they are not."""
-        return self._more is not None or folder == "/" or folder.startswith(_PATH_RULE_ROOTS)
+        return self._extra_patterns is not None or folder == "/" or folder.startswith(_PATH_RULE_ROOTS)
 
 
 MAX_COPY_BYTES = 256 * 2**20
@@ -274,7 +276,7 @@ class HardLinkGuard:
         self._roots = list(roots)
         self._denials = denials
         self._lock = threading.Lock()
-        self._found: set[tuple[int, int]] = set()
+        self._checked_ids: set[tuple[int, int]] = set()
         self._is_whole = True
         self._as_of = float("-inf")
 
@@ -288,10 +290,10 @@ class HardLinkGuard:
             if info.st_ctime > self._as_of - 2.0 or time.time() - self._as_of > LINK_SCAN_TTL_SECONDS:
                 self._scan()
             # An incomplete scan denies every file with several names: fail closed.
-            return not self._is_whole or (info.st_dev, info.st_ino) in self._found
+            return not self._is_whole or (info.st_dev, info.st_ino) in self._checked_ids
 
     def _scan(self) -> None:
-        self._as_of, self._is_whole, self._found = time.time(), True, set()
+        self._as_of, self._is_whole, self._checked_ids = time.time(), True, set()
         self._until = time.monotonic() + LINK_SCAN_TIMEOUT_SECONDS
         home = os.path.expanduser("~")
         for top in self._roots:
@@ -327,7 +329,7 @@ class HardLinkGuard:
             info = entry.stat(follow_symlinks=False)
         except OSError:
             return
-        self._found.add((info.st_dev, info.st_ino))
+        self._checked_ids.add((info.st_dev, info.st_ino))
 
 
 NO_ALLOWED_PATHS_HELP = (

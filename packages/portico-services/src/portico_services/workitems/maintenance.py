@@ -32,7 +32,7 @@ class WorkItemMaintenance:
         self._leased = asyncio.Event()
         self._unindexed = asyncio.Event()
         # Events of waiting workers; each is set when a task becomes ready.
-        self._waiting: set[asyncio.Event] = set()
+        self._waiters: set[asyncio.Event] = set()
 
     def on_change(self, lists: Collection[str] | None) -> None:
         """Handle a change of a task in these lists; None if the lists are not known."""
@@ -41,7 +41,7 @@ class WorkItemMaintenance:
             self._leased.set()
         if lists is None or "ready" in lists:
             # All of them: only the store can decide which worker gets the task, and the others wait again.
-            for news in self._waiting:
+            for news in self._waiters:
                 news.set()
 
     async def run_indexer(self, items: WorkItemStore) -> None:
@@ -79,7 +79,7 @@ class WorkItemMaintenance:
         until = asyncio.get_running_loop().time() + wait
         news = asyncio.Event()
         # Registered before the first attempt, so that no event is missed in between.
-        self._waiting.add(news)
+        self._waiters.add(news)
         try:
             while (item := await take()) is None:
                 left = until - asyncio.get_running_loop().time()
@@ -95,4 +95,4 @@ class WorkItemMaintenance:
                 news.clear()
             return item
         finally:
-            self._waiting.discard(news)
+            self._waiters.discard(news)

@@ -71,7 +71,7 @@ class AuditLogFile:
         self._head = CheckpointFile(path.parent, str(path))
         self._chain = hash_chain.new_chain_id()
         self._number = 0
-        self._last = hash_chain.genesis_hash(self._chain)
+        self._last_hash = hash_chain.genesis_hash(self._chain)
         self._unsigned: list[bytes] = []
         # Number and hash of the last checkpoint, and whether a checkpoint covers the existing records.
         self._checkpoint_number, self._checkpoint_hash = 0, GENESIS_HASH
@@ -86,12 +86,12 @@ class AuditLogFile:
     def append(self, record: AuditEvent) -> ChainedRecord:
         """Append a record, assigning its number. Raises OSError."""
         lines = [] if self._is_signed else [self._checkpoint_line()] if self._number else []
-        previous = self._last.hex()
+        previous = self._last_hash.hex()
         record = replace(record, number=self._number + 1, owner=self._service)
         body = to_line(msgspec.json.encode(record))
-        last = hash_chain.chain_hash(self._last, body)
+        last = hash_chain.chain_hash(self._last_hash, body)
         lines.append(record_line(self._chain, last.hex(), body.decode()))
-        self._number, self._last = record.number, last
+        self._number, self._last_hash = record.number, last
         self._unsigned.append(last)
         # The first record is signed immediately, so that a new log cannot be replaced by an empty one.
         if not self._is_signed or len(self._unsigned) >= RECORDS_PER_CHECKPOINT:
@@ -108,7 +108,7 @@ class AuditLogFile:
 
     def _checkpoint_line(self) -> str:
         """Return a checkpoint line that signs all records so far; empty without a key."""
-        own = ChainProgress(self._chain, ChainHead(self._number, self._last.hex()), self._unsigned)
+        own = ChainProgress(self._chain, ChainHead(self._number, self._last_hash.hex()), self._unsigned)
         self._unsigned = []
         if self._key is None:
             return ""
@@ -151,7 +151,7 @@ class AuditLogFile:
         if last is None:
             return
         self._chain, self._number = last.chain, _number(last.record)
-        self._last = bytes.fromhex(last.hash)
+        self._last_hash = bytes.fromhex(last.hash)
         for part in reversed(result):
             checkpoints = [
                 item.checkpoint for item in map(read_line, _read_tail(part)) if item is not None and item.checkpoint

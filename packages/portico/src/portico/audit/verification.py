@@ -98,7 +98,7 @@ class CheckpointVerifier:
         self._keys = keys
         self._expected = expected
         self._met_expected = expected is None
-        self._first: Checkpoint | None = None
+        self._first_checkpoint: Checkpoint | None = None
         self._cut = RetentionPoint()
 
     def add(self, stored: SignedCheckpoint) -> None:
@@ -125,7 +125,7 @@ class CheckpointVerifier:
     def _check_sequence(self, checkpoint: Checkpoint) -> None:
         previous = self.last
         if previous is None:
-            self._first = checkpoint
+            self._first_checkpoint = checkpoint
             return
         follows = checkpoint.previous == previous.hash
         if checkpoint.number != previous.number + 1:
@@ -157,7 +157,7 @@ class CheckpointVerifier:
 
     def finish(self) -> None:
         """Check that the first and the last checkpoint are the expected ones."""
-        first, last = self._first, self.last
+        first, last = self._first_checkpoint, self.last
         if first is not None and (first.number, first.previous) != (self._cut.first, self._cut.previous):
             damage: TamperingKind = "removed" if first.number > self._cut.first else "inserted"
             self._report(damage, min(first.number, self._cut.first), "is not the expected first checkpoint")

@@ -266,12 +266,12 @@ class AuthorizedRequest:
         self._oauth = oauth
         self._operation = operation
         self._url = oauth.server_url
-        self._sent: Token | None = None
+        self._last_token: Token | None = None
         self._nonce: str | None = None
         self._tries = 0
         self._steps = 0
         self._refused: set[str] = set()
-        self._tried: set[str] = set()
+        self._tried_issuers: set[str] = set()
 
     def headers(self, method: str, url: str, body: bytes | None = None) -> AuthFlow[dict[str, str]]:
         """Return the authorization headers for the request; empty without a token.
@@ -281,7 +281,7 @@ class AuthorizedRequest:
         if not same_origin(url, self._oauth.server_url):
             raise UsageError(f"a token for {self._oauth.server_url} must not be sent to {url}")
         self._url = url
-        self._sent = token = yield from self._oauth.current_token()
+        self._last_token = token = yield from self._oauth.current_token()
         if token is None:
             return {}
         if token.type == "Bearer":
@@ -312,8 +312,8 @@ class AuthorizedRequest:
         # Retry only with a nonce that was not sent yet; otherwise the server would be asked in a loop.
         if challenge.error == "use_dpop_nonce" and prover is not None and prover.nonce(self._url) != self._nonce:
             return True
-        if self._sent is not None:
-            self._refused.add(self._sent.access_token)
+        if self._last_token is not None:
+            self._refused.add(self._last_token.access_token)
         token = self._oauth.token
         if token is not None and token.access_token not in self._refused and not token.is_expired(self._oauth.clock()):
             return True  # another request obtained a new token since this one was sent
@@ -321,7 +321,7 @@ class AuthorizedRequest:
             yield from self._oauth.step_up(self._operation, challenge, self._steps)
             self._steps += 1
             return True
-        if (yield from self._oauth.renew_token(challenge, self._refused, self._tried)) is None:
+        if (yield from self._oauth.renew_token(challenge, self._refused, self._tried_issuers)) is None:
             raise TokenRejected(
                 f"{quote_untrusted(self._oauth.server_url)} refuses the token that its authorization server has "
                 "just issued for it"

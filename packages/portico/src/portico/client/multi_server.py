@@ -240,7 +240,7 @@ class ServerConnection:
         self._timeout = timeout
         self._on_connected = on_connected
         self._connecting: asyncio.Task[None] | None = None
-        self._began = self._failed_at = float("-inf")
+        self._connected_at = self._failed_at = float("-inf")
         # Original names of tools and prompts whose names are too long or contain characters that models do not accept.
         self._own_names: dict[str, str] = {}
         self._upstream: Upstream | None = None
@@ -263,7 +263,7 @@ class ServerConnection:
         if self.is_connected or self.is_closed or self._upstream is None:
             return None
         if self._connecting is None or self._connecting.done():
-            self._began = time.monotonic()
+            self._connected_at = time.monotonic()
             self._connecting = asyncio.get_running_loop().create_task(self._connect(self._upstream))
         return self._connecting
 
@@ -357,7 +357,7 @@ class ServerConnection:
         """
         task = self.begin()
         if task is not None:
-            left = None if seconds is None else max(0.0, self._began + seconds - time.monotonic())
+            left = None if seconds is None else max(0.0, self._connected_at + seconds - time.monotonic())
             await asyncio.wait([task], timeout=left)
         if not self.is_connected or self._upstream is None:
             raise self._refusal(self.missing_reason(self._timeout))

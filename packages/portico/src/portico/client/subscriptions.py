@@ -82,7 +82,7 @@ class ChangeListener:
         self._on: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._failure: Exception | None = None
-        self._ended = False
+        self._is_closed = False
         # Notifications may have been lost, and the subscription is not active again yet.
         self._gap = False
         self._told = False
@@ -123,7 +123,7 @@ class ChangeListener:
                     change = next(iter(self._pending))
                     del self._pending[change]
                     yield change
-                if self._ended:
+                if self._is_closed:
                     break
                 # Cleared before waiting and after the pending changes were read, so that no wake-up is lost.
                 self._news.clear()
@@ -234,7 +234,7 @@ class ChangeListener:
                 self._on.set_exception(failure)
                 self._failure = None
         finally:
-            self._ended = True
+            self._is_closed = True
             self._news.set()
 
     def _call(self) -> Call:

@@ -53,10 +53,10 @@ class RemoteTask:
         self.message: str | None = None
         self._client = client
         self._poll = POLL_SECONDS
-        self._seen: DetailedTask | None = None
+        self._last_task: DetailedTask | None = None
         self._answered: set[str] = set()
         # A server may answer immediately; then there is no task to wait for.
-        self._done: Raw | None = None
+        self._raw_result: Raw | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -65,14 +65,14 @@ class RemoteTask:
 
     async def refresh(self) -> TaskStatus:
         """Fetch the task's state and return its status."""
-        if self._done is None:
+        if self._raw_result is None:
             response = await self._client.request("tasks/get", self._params())
             self.update(self._client._requests.decode_result("tasks/get", response, DetailedTask))
         return self.status
 
     def update(self, task: DetailedTask) -> None:
         """Apply a state received from the server."""
-        self._seen = task
+        self._last_task = task
         self.status, self.message = task.status, task.status_message
         hint = task.poll_interval_ms or task.poll_interval
         if hint is not None:
@@ -81,7 +81,7 @@ class RemoteTask:
 
     def set_result(self, result: Raw) -> None:
         """Finish the task with a result that the server returned immediately."""
-        self._done, self.status = result, "completed"
+        self._raw_result, self.status = result, "completed"
 
     async def cancel(self) -> None:
         """Request cancellation. The task may still finish in another way first."""
@@ -106,7 +106,7 @@ class RemoteTask:
         """
         try:
             async with asyncio.timeout(timeout):
-                response = self._done if self._done is not None else await self._wait()
+                response = self._raw_result if self._raw_result is not None else await self._wait()
         except TransportError:
             raise
         except TimeoutError:
@@ -151,8 +151,8 @@ class RemoteTask:
         return bool(listener.accepted_filter is not None and listener.accepted_filter.task_ids)
 
     async def _answer_input_requests(self) -> None:
-        assert self._seen is not None
-        input_requests = {} if self._seen.input_requests is UNSET else self._seen.input_requests
+        assert self._last_task is not None
+        input_requests = {} if self._last_task.input_requests is UNSET else self._last_task.input_requests
         # The server lists open requests in each state until it has processed the responses. Asking a user twice
         # is worse than waiting for the next state.
         new = {key: input_request for key, input_request in input_requests.items() if key not in self._answered}
@@ -170,14 +170,14 @@ class RemoteTask:
             await self._client.request("tasks/update", {**self._params(), "inputResponses": {key: answer}})
 
     def _outcome(self) -> Raw:
-        assert self._seen is not None
+        assert self._last_task is not None
         if self.status == "cancelled":
             raise ProtocolError(f"the task {self.id} was cancelled")
         if self.status == "failed":
-            error = self._seen.error if isinstance(self._seen.error, dict) else {}
+            error = self._last_task.error if isinstance(self._last_task.error, dict) else {}
             code = int(error.get("code", InternalError.code))
             raise error_from_response(code, str(error.get("message", "")), error.get("data"))
-        return Raw(msgspec.json.encode(self._seen.result))
+        return Raw(msgspec.json.encode(self._last_task.result))
 
     def _params(self) -> dict[str, Any]:
         # Each request of 2026-07-28 declares its extensions; servers reject task methods without this one.

@@ -49,16 +49,16 @@ class TurnQueue(Generic[T]):
 
     def __init__(self, limit: int | None = None, most_in_all: int | None = None) -> None:
         """Create a queue. Without limits, `MAX_QUEUED_CALLS_PER_CALLER` and `MAX_QUEUED_CALLS` apply."""
-        self._most, self._most_in_all = limit, most_in_all
+        self._limit, self._most_in_all = limit, most_in_all
         self._owners: OrderedDict[str, OrderedDict[str, deque[T]]] = OrderedDict()
-        self._waiting: dict[str, int] = {}
+        self._waiting_by_caller: dict[str, int] = {}
         self._seconds = 0.0
         self.size = 0
 
     def add(self, caller: Caller, item: T) -> None:
         owner, client = caller
         self._owners.setdefault(owner, OrderedDict()).setdefault(client, deque()).append(item)
-        self._waiting[owner] = self._waiting.get(owner, 0) + 1
+        self._waiting_by_caller[owner] = self._waiting_by_caller.get(owner, 0) + 1
         self.size += 1
 
     def next_owner(self, may: Callable[[str], bool]) -> str | None:
@@ -92,7 +92,7 @@ class TurnQueue(Generic[T]):
 
     def waiting(self, owner: str) -> int:
         """Return the number of waiting items of an owner."""
-        return self._waiting.get(owner, 0)
+        return self._waiting_by_caller.get(owner, 0)
 
     def discard(self, caller: Caller, item: T) -> bool:
         """Remove an item. Return whether it was waiting."""
@@ -111,9 +111,9 @@ class TurnQueue(Generic[T]):
 
     def _on_removed(self, owner: str) -> None:
         self.size -= 1
-        self._waiting[owner] -= 1
-        if not self._waiting[owner]:
-            del self._waiting[owner]
+        self._waiting_by_caller[owner] -= 1
+        if not self._waiting_by_caller[owner]:
+            del self._waiting_by_caller[owner]
 
     def record_duration(self, seconds: float) -> None:
         """Record the duration of a completed item."""
@@ -121,8 +121,8 @@ class TurnQueue(Generic[T]):
 
     def check_capacity(self, caller: Caller, concurrency: int) -> None:
         """Raise `ToolError` if the queue is full. `concurrency` items run at the same time."""
-        waiting = self._waiting.get(caller[0], 0)
-        limit = MAX_QUEUED_CALLS_PER_CALLER if self._most is None else self._most
+        waiting = self._waiting_by_caller.get(caller[0], 0)
+        limit = MAX_QUEUED_CALLS_PER_CALLER if self._limit is None else self._limit
         most_in_all = MAX_QUEUED_CALLS if self._most_in_all is None else self._most_in_all
         if waiting < limit and self.size < most_in_all:
             return

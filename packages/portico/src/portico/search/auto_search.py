@@ -28,7 +28,7 @@ class AutoToolSearch(HandlerWrapper):
         self.is_active = False
         self._start = tool_search.start_server
         # The catalog as seen by all callers together.
-        self._whole = SeenTools(getattr(tool_search.server, "handle_without_policy", tool_search.server))
+        self._full_catalog = SeenTools(getattr(tool_search.server, "handle_without_policy", tool_search.server))
 
     def start(self, call: Call) -> Any:
         # Once active, no further check: the flag is all that the hot path reads.
@@ -46,7 +46,7 @@ class AutoToolSearch(HandlerWrapper):
         return await result if type(result) is CoroutineType else result
 
     async def _is_large(self, call: Call) -> bool:
-        tools = (await self._whole.view(Call(method="tools/list", id=call.id, reply=call.reply))).tools
+        tools = (await self._full_catalog.view(Call(method="tools/list", id=call.id, reply=call.reply))).tools
         return (
             len(tools) >= TOOL_COUNT_THRESHOLD or sum(len(bytes(tool.entry)) for tool in tools) >= LIST_BYTES_THRESHOLD
         )

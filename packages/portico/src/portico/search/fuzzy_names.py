@@ -17,10 +17,10 @@ class FuzzyNames:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = list(dict.fromkeys(names))
-        self._places: dict[str, list[int]] = {}
+        self._positions: dict[str, list[int]] = {}
         for at, name in enumerate(self._names):
             for part in _trigrams(name):
-                self._places.setdefault(part, []).append(at)
+                self._positions.setdefault(part, []).append(at)
 
     def nearest(self, name: str, limit: int = 3) -> list[str]:
         """Return the most similar names first. Names that share the rarest trigrams are compared first."""
@@ -28,7 +28,9 @@ class FuzzyNames:
         left = MAX_SCANNED
         # Rare trigrams first: `_to` occurs in thousands of names and says nothing, and the scan is
         # limited.
-        for positions in sorted((self._places[part] for part in _trigrams(name) if part in self._places), key=len):
+        for positions in sorted(
+            (self._positions[part] for part in _trigrams(name) if part in self._positions), key=len
+        ):
             shared.update(positions[:left])
             left -= len(positions)
             if left <= 0:

@@ -107,7 +107,7 @@ class SeenTools:
 
     def _forget(self) -> None:
         self._tools: list[VisibleTool] = []
-        self._places: dict[tuple[str, bytes], int] = {}
+        self._positions: dict[tuple[str, bytes], int] = {}
         self._index: ToolIndex | None = None
         self._indexed = 0
         self._visible.clear()
@@ -167,9 +167,9 @@ class SeenTools:
         # The whole definition is the key: callers may see different descriptions of one tool, and
         # each is indexed.
         key = (owner, bytes(entry))
-        at = self._places.get(key)
+        at = self._positions.get(key)
         if at is None:
-            at = self._places[key] = len(self._tools)
+            at = self._positions[key] = len(self._tools)
             self._tools.append(VisibleTool(Raw(key[1]), owner, definition))
         return at
 

@@ -106,10 +106,10 @@ class ToolIndex:
         self._names = [_own_name(tool) for tool in tools]
         servers: dict[str, int] = {}
         self._servers = [servers.setdefault(tool.server, len(servers)) for tool in tools]
-        self._beside = [_SERVER_MATCH_BOOST + _LIST_POSITION_BOOST * early for early in _position_scores(tools)]
+        self._server_boosts = [_SERVER_MATCH_BOOST + _LIST_POSITION_BOOST * early for early in _position_scores(tools)]
         gathered = _build_postings([_fields(tool) for tool in tools])
         self._rarities = {term: _idf(count, len(postings)) for term, postings in gathered.items()}
-        self._places = {
+        self._postings = {
             # Everything that does not depend on the query is computed here, so that a search only
             # adds numbers.
             term: [(at, worth * (_BM25_K1 + 1) / (worth + _BM25_K1) * rarity) for at, worth in postings.items()]
@@ -127,7 +127,7 @@ class ToolIndex:
         scores = [0.0] * self._count
         terms = self._expand_synonyms(term_weights)
         for term, share in terms:
-            for at, worth in self._places[term]:
+            for at, worth in self._postings[term]:
                 scores[at] += worth * share
         if not terms:
             # Only if no term is known: a typing error in one of several words is outweighed by the
@@ -168,7 +168,7 @@ class ToolIndex:
                 term_weights[term] = max(share, term_weights.get(term, 0.0))
         # `word cloud` also matches `wordcloud`.
         for first, two in pairwise(tokens):
-            if first + two in self._places:
+            if first + two in self._postings:
                 term_weights[first + two] = 1.0
         return dict(list(term_weights.items())[:MAX_QUERY_TERMS])
 
@@ -177,7 +177,7 @@ class ToolIndex:
 
         A synonym counts once, for the closest term, and never more than the term itself.
         """
-        result = {term: share for term, share in term_weights.items() if term in self._places}
+        result = {term: share for term, share in term_weights.items() if term in self._postings}
         others: dict[str, float] = {}
         for term, share in term_weights.items():
             # Generic words and parts of paths are not expanded.
@@ -213,18 +213,18 @@ class ToolIndex:
             results.append((at, score))
             server = self._servers[at]
             by_server[server] = max(score, by_server.get(server, 0.0))
-        combined = [(at, score + self._beside[at] * by_server[self._servers[at]]) for at, score in results]
+        combined = [(at, score + self._server_boosts[at] * by_server[self._servers[at]]) for at, score in results]
         return sorted(combined, key=lambda ranked: (-ranked[1], ranked[0]))
 
     @cached_property
     def _fuzzy_names(self) -> FuzzyNames:
-        return FuzzyNames(self._places)
+        return FuzzyNames(self._postings)
 
     def _fuzzy_matches(self, term_weights: dict[str, float]) -> list[float]:
         """Return scores of tools that contain similar terms."""
         scores = [0.0] * self._count
         for term in term_weights:
-            for at in {at for neighbor in self._fuzzy_names.nearest(term) for at, _ in self._places[neighbor]}:
+            for at in {at for neighbor in self._fuzzy_names.nearest(term) for at, _ in self._postings[neighbor]}:
                 scores[at] += 1 / (10 * len(term_weights))
         return scores
 

@@ -89,7 +89,7 @@ class ToolSearchBase(HandlerWrapper):
         self.start_server: Callable[[Call], Any] = about.start
         # Runs a handler inside the server's middleware.
         self._answer_with: Callable[[MethodHandler, Call], Any] = getattr(server, "with_middleware", _answer_plainly)
-        self._kept: LruCache[tuple[Any, ...], _ShownPage] = LruCache(MAX_CACHED_PAGES)
+        self._page_cache: LruCache[tuple[Any, ...], _ShownPage] = LruCache(MAX_CACHED_PAGES)
         self._listed: dict[bool, tuple[Sequence[Any], Sequence[Definition]]] = {}
         # A view has the results of its gateway.
         gateway = getattr(server, "gateway", server)
@@ -185,9 +185,9 @@ class ToolSearchBase(HandlerWrapper):
         sources = (page, *await self.visible_tools.pages(call, call.protocol_version or LATEST_PROTOCOL_VERSION))
         # Identity is sufficient: the cached entry keeps the sources alive.
         key = tuple(map(id, sources))
-        cached = self._kept.get(key)
+        cached = self._page_cache.get(key)
         if cached is None:
-            cached = self._kept[key] = _ShownPage(sources, self._join_pinned(*sources))
+            cached = self._page_cache[key] = _ShownPage(sources, self._join_pinned(*sources))
         return cached.page
 
     def _join_pinned(self, page: Raw, *others: Raw) -> Raw:

@@ -160,7 +160,7 @@ class AppsExtension(Service):
     def __init__(self) -> None:
         super().__init__()
         # Filtered lists by the identity of the unfiltered one: a list is the same object until it changes.
-        self._known: LruCache[int, tuple[Any, Any]] = LruCache(MAX_CACHED_LISTS)
+        self._list_cache: LruCache[int, tuple[Any, Any]] = LruCache(MAX_CACHED_LISTS)
 
     def extensions(self) -> dict[str, dict[str, Any]]:
         return {APPS_EXTENSION: {}}
@@ -181,9 +181,9 @@ class AppsExtension(Service):
         return self._filter_list(await result)
 
     def _filter_list(self, result: Any) -> Any:
-        cached = self._known.get(id(result))
+        cached = self._list_cache.get(id(result))
         if cached is None or cached[0] is not result:
-            cached = self._known[id(result)] = (result, filter_model_visible(result))
+            cached = self._list_cache[id(result)] = (result, filter_model_visible(result))
         return cached[1]
 
 

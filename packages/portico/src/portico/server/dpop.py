@@ -12,19 +12,19 @@ class SharedReplayCache:
     """Replay cache that checks this process first, then the store if the server has one."""
 
     def __init__(self, used_states: UsedStates) -> None:
-        self._spent = used_states
-        self._here = MemoryReplayCache()
+        self._used_states = used_states
+        self._local_cache = MemoryReplayCache()
 
     def try_add(self, id: str, expires_at: float) -> bool | None:
         """Return whether the proof is new, or None if the store must be queried."""
-        if self._spent.is_shared:
+        if self._used_states.is_shared:
             return None
-        return self._here.try_add(id, expires_at)
+        return self._local_cache.try_add(id, expires_at)
 
     async def add(self, id: str, expires_at: float) -> bool:
         """Record a proof and return whether it is new. Raises VerifierUnavailable if the store fails."""
         try:
             # Fail closed: without the store, a replay on another process would go unnoticed.
-            return self._here.try_add(id, expires_at) and await self._spent.add(f"dpop {id}", expires_at)
+            return self._local_cache.try_add(id, expires_at) and await self._used_states.add(f"dpop {id}", expires_at)
         except StoreError as failure:
             raise VerifierUnavailable(f"cannot check for replayed DPoP proofs: {failure}") from None

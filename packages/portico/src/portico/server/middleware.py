@@ -278,7 +278,7 @@ class ResponseCachingMiddleware(Middleware):
 
     def __init__(self, tools: Collection[str] = (), ttl: float = 60.0, max_entries: int = 1_000) -> None:
         self._tools, self._seconds = frozenset(tools), ttl
-        self._kept: LruCache[Any, tuple[float, Any]] = LruCache(max_entries)
+        self._result_cache: LruCache[Any, tuple[float, Any]] = LruCache(max_entries)
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         params = context.message
@@ -287,7 +287,7 @@ class ResponseCachingMiddleware(Middleware):
         arguments = msgspec.json.decode(params.arguments or b"{}")
         cache_key = msgspec.json.encode([params.name, arguments], order="deterministic")
         key = (*_sender(context), context.call.protocol_version, cache_key)
-        cached = self._kept.get(key)
+        cached = self._result_cache.get(key)
         if cached is not None and cached[0] > time.monotonic():
             return cached[1]
         # The policy layer appends to this list when it handles the call; see `observed_requests`.
@@ -298,7 +298,7 @@ class ResponseCachingMiddleware(Middleware):
         finally:
             observed_requests.reset(token)
         if isinstance(result, CallToolResult) and not result.is_error and not noted:
-            self._kept[key] = (time.monotonic() + self._seconds, result)
+            self._result_cache[key] = (time.monotonic() + self._seconds, result)
         return result
 
 
@@ -321,16 +321,16 @@ class ResponseLimitingMiddleware(Middleware):
     """Truncates results that would fill a model's context window: texts are cut after `max_size` characters."""
 
     def __init__(self, max_size: int = 100_000) -> None:
-        self._longest = max_size
+        self._max_size = max_size
 
     async def on_call_tool(self, context: MiddlewareContext, call_next: CallNext) -> Any:
         result = await call_next(context)
         if not isinstance(result, CallToolResult):
             return result
         length = sum(len(item.text) for item in result.content if isinstance(item, TextContent))
-        if length <= self._longest:
+        if length <= self._max_size:
             return result
-        left, shortened = self._longest, []
+        left, shortened = self._max_size, []
         for item in result.content:
             if isinstance(item, TextContent):
                 shortened.append(msgspec.structs.replace(item, text=item.text[:left]))
@@ -338,7 +338,7 @@ class ResponseLimitingMiddleware(Middleware):
             else:
                 shortened.append(item)
         shortened.append(
-            TextContent(text=f"(truncated: the result has {length:,} characters, {self._longest:,} are shown)")
+            TextContent(text=f"(truncated: the result has {length:,} characters, {self._max_size:,} are shown)")
         )
         return CallToolResult(content=shortened, is_error=result.is_error, meta=result.meta)
 

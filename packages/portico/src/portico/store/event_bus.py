@@ -212,7 +212,7 @@ class Subscription:
         self._bus = bus
         self._pending: dict[Event, None] = {}
         self._wakeup = asyncio.Event()
-        self._ended = False
+        self._is_closed = False
 
     async def __aenter__(self) -> Self:
         self._bus.add(self)
@@ -231,7 +231,7 @@ class Subscription:
 
     async def __anext__(self) -> Event:
         while not self._pending:
-            if self._ended:
+            if self._is_closed:
                 raise StopAsyncIteration
             self._wakeup.clear()
             await self._wakeup.wait()
@@ -247,7 +247,7 @@ class Subscription:
         self._wakeup.set()
 
     def close(self) -> None:
-        self._ended = True
+        self._is_closed = True
         self._wakeup.set()
 
 

@@ -27,7 +27,7 @@ def closing_seconds(usual: float) -> float:
 class Deadline:
     """Like `asyncio.timeout`, but without a separate timer: cancels the task inside it when its time is up."""
 
-    __slots__ = ("_before", "_expired", "_scheduler", "_task", "expires_at")
+    __slots__ = ("_cancel_count", "_expired", "_scheduler", "_task", "expires_at")
 
     def __init__(self, scheduler: DeadlineScheduler, seconds: float | None) -> None:
         self._scheduler = scheduler
@@ -39,7 +39,7 @@ class Deadline:
         task = current_task()
         assert task is not None
         self._task: asyncio.Task[Any] = task
-        self._before = task.cancelling()
+        self._cancel_count = task.cancelling()
         all = self._scheduler
         all.deadlines.add(self)
         if self.expires_at is not None and self.expires_at < all.next_check:
@@ -51,7 +51,7 @@ class Deadline:
     ) -> None:
         self._scheduler.deadlines.discard(self)
         # The caller may have cancelled the task as well; then it stays cancelled.
-        if self._expired and self._task.uncancel() <= self._before and kind is asyncio.CancelledError:
+        if self._expired and self._task.uncancel() <= self._cancel_count and kind is asyncio.CancelledError:
             raise TimeoutError from failure
 
     def when(self) -> float | None:

@@ -1011,7 +1011,7 @@ async def test_store_of_events_is_bounded_in_bytes(serve: Serve, server: Server)
     for number in range(30):
         await session.call("talk", {"count": 1, "size": 100_000}, id=number, meta={"progressToken": number})
     (kept,) = [one.replay_buffer for one in site.exchange.sessions.values()]
-    assert 0 < sum(len(one.message) for one in kept._kept) == kept.bytes <= keeping.MAX_REPLAY_BYTES
+    assert 0 < sum(len(one.message) for one in kept._stored_events) == kept.bytes <= keeping.MAX_REPLAY_BYTES
 
 
 @pytest.mark.parametrize(

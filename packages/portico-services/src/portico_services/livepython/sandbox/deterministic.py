@@ -17,7 +17,7 @@ class ScriptClock:
     """The time that the server last reported."""
 
     def __init__(self, at: float) -> None:
-        self._begun = self._now = at
+        self._started_at = self._now = at
 
     def advance_to(self, at: float) -> None:
         # Never backwards: reading the clock has advanced it, possibly beyond the time of the next answer.
@@ -28,7 +28,7 @@ class ScriptClock:
         return self._now
 
     def monotonic(self) -> float:
-        return self.time() - self._begun
+        return self.time() - self._started_at
 
     def sleep(self, seconds: float) -> None:
         _sleep(seconds)

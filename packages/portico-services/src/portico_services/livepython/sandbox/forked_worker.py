@@ -254,7 +254,7 @@ class ForkedWorkerFactory:
         self._directory: str | None = None
         self._lock = asyncio.Lock()
         # Futures of workers being started, by number. A caller may be cancelled before the reply arrives.
-        self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], list[int]]]] = {}
+        self._pending_replies: dict[int, asyncio.Future[tuple[dict[str, Any], list[int]]]] = {}
         self._alive: dict[int, ForkedProcess] = {}
         self._last = 0
         self._heard = b""
@@ -310,7 +310,7 @@ class ForkedWorkerFactory:
         # Replies carry the number of their worker; 0 is the setup, which has none.
         number = message.get("worker", 0)
         reply: asyncio.Future[tuple[dict[str, Any], list[int]]] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = reply
+        self._pending_replies[number] = reply
         try:
             socket.send_fds(self._control, [json.dumps(message).encode()], descriptors)
             async with asyncio.timeout(REPLY_TIMEOUT_SECONDS):
@@ -326,7 +326,7 @@ class ForkedWorkerFactory:
                 _close(reply.result()[1])
             raise
         finally:
-            self._waiting.pop(number, None)
+            self._pending_replies.pop(number, None)
 
     def _on_message(self) -> None:
         assert self._control is not None
@@ -348,7 +348,7 @@ class ForkedWorkerFactory:
                 if ends is not None and not ends.gone.done():
                     ends.gone.set_result(message["status"])
                 continue
-            waiting = self._waiting.get(message.get("worker", 0))
+            waiting = self._pending_replies.get(message.get("worker", 0))
             if waiting is not None and not waiting.done():
                 waiting.set_result((message, list(descriptors)))
                 descriptors = []
@@ -365,7 +365,7 @@ class ForkedWorkerFactory:
             # The fork server is the parent and would have reported the status; its workers are killed with it.
             ends.gone.set_result(-signal.SIGKILL)
         self._alive.clear()
-        for waiting in self._waiting.values():
+        for waiting in self._pending_replies.values():
             if not waiting.done():
                 waiting.set_exception(ConnectionResetError())
         self._process.kill()

@@ -67,7 +67,7 @@ class FrameDecoder:
     """Incremental decoder of frames."""
 
     def __init__(self, longest: int) -> None:
-        self._longest = longest
+        self._max_bytes = longest
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -75,7 +75,7 @@ class FrameDecoder:
         self._buffer += data
         while len(self._buffer) >= _LENGTH_PREFIX_BYTES.size:
             (length,) = _LENGTH_PREFIX_BYTES.unpack_from(self._buffer)
-            if length > self._longest:
+            if length > self._max_bytes:
                 raise FrameTooLarge(f"a frame of {length} bytes")
             end = _LENGTH_PREFIX_BYTES.size + length
             if len(self._buffer) < end:

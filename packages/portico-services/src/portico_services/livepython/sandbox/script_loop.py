@@ -37,7 +37,7 @@ class ToolChannel:
         self._last = self._timers = 0
         self._unsent: list[bytes] = []
         self._answers: deque[dict[str, Any]] = deque()
-        self._waiting: dict[int, asyncio.Future[Any] | asyncio.TimerHandle] = {}
+        self._pending_futures: dict[int, asyncio.Future[Any] | asyncio.TimerHandle] = {}
         self._frames = framing.FrameDecoder(MAX_REPLAY_BYTES)
 
     def call(self, tool: bytes, arguments: bytes) -> asyncio.Future[Any]:
@@ -45,7 +45,7 @@ class ToolChannel:
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         # If nothing else can run, wait for the answer right here and save an iteration of the event loop.
-        alone = not self._waiting and isinstance(loop, ScriptLoop) and loop.is_idle()
+        alone = not self._pending_futures and isinstance(loop, ScriptLoop) and loop.is_idle()
         number = self._next_id(future)
         self._unsent.append(b'{"n":%d,"tool":%s,"arguments":%s}' % (number, tool, arguments))
         if alone:
@@ -61,7 +61,7 @@ class ToolChannel:
 
     def _next_id(self, waiting: asyncio.Future[Any] | asyncio.TimerHandle) -> int:
         self._last += 1
-        self._waiting[self._last] = waiting
+        self._pending_futures[self._last] = waiting
         return self._last
 
     def idle(self) -> None:
@@ -69,7 +69,7 @@ class ToolChannel:
         self._send()
         while not self._answers:
             # Without a pending request no answer will ever come: report the deadlock instead of blocking.
-            if all(value.cancelled() for value in self._waiting.values()):
+            if all(value.cancelled() for value in self._pending_futures.values()):
                 raise RuntimeError("the script waits for an event that can never occur")
             data = os.read(CHANNEL_FD, CHUNK_BYTES)
             if not data:
@@ -97,7 +97,7 @@ class ToolChannel:
 
     def _deliver(self, answer: dict[str, Any]) -> None:
         self.clock.advance_to(answer["at"])
-        waiting = self._waiting.pop(answer["n"], None)
+        waiting = self._pending_futures.pop(answer["n"], None)
         if waiting is None or waiting.cancelled():
             return
         if isinstance(waiting, asyncio.TimerHandle):

@@ -60,7 +60,7 @@ class EmbeddingIndex:
         self._doc_ids: Any = None
         self._signatures: Any = None
         # Number of the last signature read, and the size of the cache after the last full read.
-        self._last, self._whole = 0, 0
+        self._last_rowid, self._whole = 0, 0
 
     def encode_texts(self, texts: Sequence[str]) -> Sequence[Array]:
         """Return the embeddings of texts. Call it in a worker thread, outside of a transaction."""
@@ -84,16 +84,16 @@ class EmbeddingIndex:
             if self._doc_ids is not None and len(self._doc_ids) > 1.5 * self._whole + MAX_STALE_SIGNATURES:
                 # Numbers only grow, and deleted rows are not noticed. Reading everything again is the only way to drop
                 # them, so it waits until the cache has grown by half.
-                self._doc_ids, self._last = None, 0
+                self._doc_ids, self._last_rowid = None, 0
             sql = (
                 "select number, seat, signs from memory_sign where number > :last and model = :model "
                 f"order by number limit {SIGNATURE_READ_BATCH}"
             )
             doc_ids, signs = [], []
-            while rows := tx.fetch_all(tuple[int, int, bytes], sql, {"last": self._last, "model": self.name}):
+            while rows := tx.fetch_all(tuple[int, int, bytes], sql, {"last": self._last_rowid, "model": self.name}):
                 doc_ids.append(np.array([row[1] for row in rows], np.int64))
                 signs.append(np.frombuffer(b"".join(row[2] for row in rows), np.uint64).reshape(len(rows), -1))
-                self._last = rows[-1][0]
+                self._last_rowid = rows[-1][0]
             if not doc_ids:
                 return _empty_signatures() if self._doc_ids is None else (self._doc_ids, self._signatures)
             if self._doc_ids is None:

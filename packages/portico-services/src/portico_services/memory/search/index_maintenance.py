@@ -32,9 +32,9 @@ class IndexMaintenance:
         self._database = database
         self._embeddings = embeddings
         self._task: asyncio.Task[None] | None = None
-        self._whole = asyncio.Event()
+        self._complete_event = asyncio.Event()
         self._news = asyncio.Event()
-        self._done = asyncio.Event()
+        self._stop_event = asyncio.Event()
         self._mending = asyncio.Lock()
         self._mended = 0
 
@@ -55,7 +55,7 @@ class IndexMaintenance:
         except (InvalidStatement, DatabaseCorrupt):
             is_complete = not await self.repair()
         if is_complete:
-            self._whole.set()
+            self._complete_event.set()
         if self._task is None and (verify or self._embeddings is not None or not is_complete):
             self._task = BackgroundTasks().run("memory index", partial(self._run, verify))
 
@@ -69,22 +69,22 @@ class IndexMaintenance:
         """Wake the background task after a write."""
         self._news.set()
         if self._embeddings is not None:
-            self._done.clear()
+            self._stop_event.clear()
 
     async def wait_until_done(self) -> None:
         """Wait until the background task has no work left."""
         if self._task is not None:
-            await self._done.wait()
+            await self._stop_event.wait()
 
     async def wait_until_ready(self, seconds: float) -> bool:
         """Wait up to `seconds` until the index is complete; return whether it is."""
-        if self._whole.is_set() or self._task is None:
+        if self._complete_event.is_set() or self._task is None:
             return True
         try:
-            await asyncio.wait_for(self._whole.wait(), seconds)
+            await asyncio.wait_for(self._complete_event.wait(), seconds)
         except TimeoutError:
             pass
-        return self._whole.is_set()
+        return self._complete_event.is_set()
 
     async def repair(self) -> bool:
         """Repair the index and return whether it was damaged. The rebuild continues in the background."""
@@ -103,8 +103,8 @@ class IndexMaintenance:
                 return False
             self._mended += 1
         # Searches wait again until the rebuilt index is complete.
-        self._whole.clear()
-        self._done.clear()
+        self._complete_event.clear()
+        self._stop_event.clear()
         if self._task is None or self._task.done():
             self._task = BackgroundTasks().run("memory index", partial(self._run, verify=False))
         else:
@@ -119,7 +119,7 @@ class IndexMaintenance:
                 if not await self.repair():
                     raise
                 await self._maintain(verify=False)
-            self._done.set()
+            self._stop_event.set()
         except DatabaseClosed:
             pass  # the next process continues
         except EmbeddingsUnavailable as failure:
@@ -139,9 +139,9 @@ class IndexMaintenance:
                 pass
             # A write during the last batch sets the event again; then the work is not done yet.
             if not self._news.is_set():
-                self._done.set()
+                self._stop_event.set()
             await self._news.wait()
-            if not self._whole.is_set():
+            if not self._complete_event.is_set():
                 await self._build()
 
     async def _build(self) -> None:
@@ -154,4 +154,4 @@ class IndexMaintenance:
             )
         if self._embeddings is not None:
             await self._database.write(create_pending_index)
-        self._whole.set()
+        self._complete_event.set()

@@ -49,7 +49,7 @@ class MiniLM:
         tensors = load_safetensors(folder / "model.safetensors")
         self._pieces = WordPieceTokenizer(folder / "vocab.txt")
         self._words = tensors["embeddings.word_embeddings.weight"]
-        self._places = position_embeddings(tensors)
+        self._position_embeddings = position_embeddings(tensors)
         self._norm = _Norm(tensors, "embeddings.LayerNorm")
         self._layers = [_Layer(tensors, f"encoder.layer.{number}.") for number in range(LAYERS)]
 
@@ -63,7 +63,7 @@ class MiniLM:
 
         runs = _equal_length_runs([len(text) for text in texts])
         states = self._words[[number for text in texts for number in text]]
-        states += self._places[[position for text in texts for position in range(len(text))]]
+        states += self._position_embeddings[[position for text in texts for position in range(len(text))]]
         states = self._norm(states)
         for layer in self._layers:
             states = layer(states, runs)

@@ -136,18 +136,18 @@ class BlockReader:
         self._offset = offset
         self._time_is_up = time_is_up
         self._stopped: int | None = None
-        self._last = b""
+        self._last_part = b""
 
     def __iter__(self) -> Iterator[bytes]:
         for at in range(self._offset, self._file.size, READ_BLOCK_BYTES):
             if at > self._offset and self._time_is_up():
                 self._stopped = at
                 return
-            self._last = self._file.read(at, min(READ_BLOCK_BYTES, self._file.size - at))
+            self._last_part = self._file.read(at, min(READ_BLOCK_BYTES, self._file.size - at))
             # NUL bytes at the start mark binary files; their lines would be meaningless.
-            if not self._last or (at == 0 and b"\0" in self._last[:1024]):
+            if not self._last_part or (at == 0 and b"\0" in self._last_part[:1024]):
                 return
-            yield self._last
+            yield self._last_part
 
     def rest(self, line: int) -> FilePosition | None:
         """Return the position to continue from: slightly before the end of the searched part, because a match may span
@@ -155,7 +155,9 @@ class BlockReader:
         """
         if self._stopped is None:
             return None
-        return self._stopped - _OVERLAP_BYTES, line - self._last.count(b"\n", len(self._last) - _OVERLAP_BYTES)
+        return self._stopped - _OVERLAP_BYTES, line - self._last_part.count(
+            b"\n", len(self._last_part) - _OVERLAP_BYTES
+        )
 
 
 def find_matching_lines(blocks: Iterable[bytes], search: Search, line: int = 1) -> tuple[list[LineMatch], int]:

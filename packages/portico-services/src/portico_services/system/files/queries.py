@@ -220,7 +220,7 @@ class _ContentScan:
         # File that the previous page did not finish, and the position in it.
         self._unfinished: str | None = rest[0] if rest else None
         self._rest: FilePosition = (rest[1][0], rest[1][1]) if rest else FILE_START
-        self._before = scan.position
+        self._previous_position = scan.position
         self._position: list[Any] | None = None
         self._folder: OpenDirectory | None = None
 
@@ -232,7 +232,7 @@ class _ContentScan:
         """Return whether a file contains a match; the lines are then in `matches`."""
         if self._search is None:
             return True
-        before, self._before = self._before, self._scan.position
+        before, self._previous_position = self._previous_position, self._scan.position
         if entry.type != "file":
             return False
         begin = self._rest if self._unfinished == entry.path else FILE_START

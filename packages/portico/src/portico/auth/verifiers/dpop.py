@@ -65,14 +65,14 @@ class MemoryReplayCache:
     def __init__(self, max_entries: int = MAX_REMEMBERED_PROOFS, clock: Callable[[], float] = time.time) -> None:
         self._max_entries = max_entries
         self._clock = clock
-        self._seen: dict[str, float] = {}
+        self._used_proofs: dict[str, float] = {}
 
     def try_add(self, id: str, expires_at: float) -> bool:
-        if id in self._seen:
+        if id in self._used_proofs:
             return False
-        if len(self._seen) >= self._max_entries:
+        if len(self._used_proofs) >= self._max_entries:
             self._forget()
-        self._seen[id] = expires_at
+        self._used_proofs[id] = expires_at
         return True
 
     async def add(self, id: str, expires_at: float) -> bool:
@@ -84,8 +84,8 @@ class MemoryReplayCache:
         If the cache stays full, new proofs are refused: evicting a valid id would allow a replay.
         """
         now = self._clock()
-        self._seen = {id: until for id, until in self._seen.items() if until > now}
-        if len(self._seen) >= self._max_entries:
+        self._used_proofs = {id: until for id, until in self._used_proofs.items() if until > now}
+        if len(self._used_proofs) >= self._max_entries:
             raise VerifierUnavailable("the DPoP replay cache is full")
 
 

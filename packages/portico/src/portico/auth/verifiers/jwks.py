@@ -106,7 +106,7 @@ class JwksCache:
         self._jwks_uri = jwks_uri
         self._clock = clock
         self._keys: dict[str, Any] | None = None
-        self._fetched = self._tried = float("-inf")
+        self._fetched = self._last_attempt_at = float("-inf")
         self._fetching: asyncio.Task[None] | None = None
 
     def find_keys(self, token: ParsedJws) -> list[Any]:
@@ -120,12 +120,12 @@ class JwksCache:
         """Return whether no cached key fits and a fetch is allowed now."""
         if self._keys is None:
             return True
-        return not self.find_keys(token) and self._clock() - self._tried >= MIN_REFETCH_SECONDS
+        return not self.find_keys(token) and self._clock() - self._last_attempt_at >= MIN_REFETCH_SECONDS
 
     async def fetch(self, token: ParsedJws, fetcher: Fetcher | None) -> None:
         """Fetch the keys, once for all waiting requests. Raises VerifierUnavailable if there are none."""
         if self._fetching is None:
-            if self._keys is None and self._clock() - self._tried < RETRY_DELAY_SECONDS:
+            if self._keys is None and self._clock() - self._last_attempt_at < RETRY_DELAY_SECONDS:
                 raise VerifierUnavailable(f"the keys of {self._issuer} could not be fetched a moment ago")
             self._start_fetch(fetcher)
         assert self._fetching is not None
@@ -139,13 +139,13 @@ class JwksCache:
         now = self._clock()
         if (
             now - self._fetched > KEY_CACHE_TTL_SECONDS
-            and now - self._tried > MIN_REFETCH_SECONDS
+            and now - self._last_attempt_at > MIN_REFETCH_SECONDS
             and self._fetching is None
         ):
             self._start_fetch(fetcher)
 
     def _start_fetch(self, fetcher: Fetcher | None) -> None:
-        self._tried = self._clock()
+        self._last_attempt_at = self._clock()
         self._fetching = asyncio.get_running_loop().create_task(self._fetch(fetcher))
 
     async def _fetch(self, fetcher: Fetcher | None) -> None:

@@ -134,13 +134,15 @@ class IntrospectionTokenVerifier(AuthProvider):
         **unsupported: Any,
     ) -> None:
         reject_options("IntrospectionTokenVerifier", unsupported, _VERIFIER_UNSUPPORTED)
-        self._made = IntrospectionVerifier(
+        self._introspection_verifier = IntrospectionVerifier(
             server_url(introspection_url) or "", client_id, client_secret, introspection_url=introspection_url
         )
         self.required_scopes, self._home = list(required_scopes or ()), base_url
 
     def create_resource_server(self, server: Any, verifier: Any = None) -> ResourceServer:
-        return ResourceServer(self._made, required_scopes=self.required_scopes, public_url=server_url(self._home))
+        return ResourceServer(
+            self._introspection_verifier, required_scopes=self.required_scopes, public_url=server_url(self._home)
+        )
 
 
 class RemoteAuthProvider(AuthProvider):

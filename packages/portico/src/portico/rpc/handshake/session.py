@@ -125,7 +125,7 @@ class HandshakeSession:
         self._shares_changes = list_changes is not None
         # Whether the client has a stream for notifications. Transports where streams come and go update it.
         self._reachable = list_changes is None
-        self._seen: ListVersions | None = None
+        self._listed_versions: ListVersions | None = None
         # Set when the client has sent `initialized`. No request is sent to it before.
         self._ready: asyncio.Event | None = None
         # Set while `initialize` waits for an asynchronous `server/discover`.
@@ -179,7 +179,7 @@ class HandshakeSession:
     def start(self, call: Call) -> Any:
         """Return the result of a Call, or a coroutine."""
         # Wait until the subscription to list changes is active. Otherwise a change made by this call could be missed.
-        if self._settling is not None or (self._seen is not None and not self._changes.ready):
+        if self._settling is not None or (self._listed_versions is not None and not self._changes.ready):
             return self._start_deferred(call)
         return self._dispatch(call)
 
@@ -270,7 +270,9 @@ class HandshakeSession:
                 (getattr(offered, item) or {}).get("listChanged", False) for item in ("tools", "prompts", "resources")
             ]
             # One version behind the current one, so that the next check reports each list as changed.
-            self._seen = tuple(count - bool(item) for count, item in zip(self._changes.versions, pending, strict=True))
+            self._listed_versions = tuple(
+                count - bool(item) for count, item in zip(self._changes.versions, pending, strict=True)
+            )
         for uri in state.subscribed:
             self._subscribed[uri] = self._relay(uri)
             self._notify_resource_updated(notifications.RESOURCE_UPDATED, notifications.ResourceUpdatedParams(uri=uri))
@@ -421,9 +423,9 @@ class HandshakeSession:
             self._ready.set()
         if self.stream is not None:
             self._changes.start()
-            self._seen = self._changes.versions
+            self._listed_versions = self._changes.versions
             if self._reachable:
-                self._changes.subscribe(self._notify_list_changed, self._seen)
+                self._changes.subscribe(self._notify_list_changed, self._listed_versions)
         self._notify_change()
 
     async def _wait_until_initialized(self) -> None:
@@ -444,11 +446,11 @@ class HandshakeSession:
     def set_reachable(self, reachable: bool) -> None:
         """Record whether the client has an open stream for notifications."""
         self._reachable = reachable
-        if self._seen is not None and self.state == "OPERATING":
+        if self._listed_versions is not None and self.state == "OPERATING":
             if reachable:
-                self._changes.subscribe(self._notify_list_changed, self._seen)
+                self._changes.subscribe(self._notify_list_changed, self._listed_versions)
             else:
-                self._seen = self._changes.unsubscribe(self._notify_list_changed)
+                self._listed_versions = self._changes.unsubscribe(self._notify_list_changed)
 
     def close(self) -> None:
         self.state = "SHUTDOWN"

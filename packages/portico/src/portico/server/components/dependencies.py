@@ -297,18 +297,18 @@ class _DependencyResolver:
         self._stack = stack
         # By function: two parameters with the same dependency share one value within a call, as in
         # FastAPI.
-        self._made: dict[Function, Any] = {}
+        self._values: dict[Function, Any] = {}
         self._depth = 0
 
     async def value(self, dependency: _Dependency, hint: Any) -> Any:
         """Return the value of a dependency, creating it on first use. Raises UsageError for circular dependencies."""
-        if dependency.fn not in self._made:
+        if dependency.fn not in self._values:
             self._depth += 1
             if self._depth > _MAX_DEPTH:
                 raise UsageError(f"circular dependencies: {_name(dependency.fn)}")
-            self._made[dependency.fn] = await self._resolve(dependency.fn)
+            self._values[dependency.fn] = await self._resolve(dependency.fn)
             self._depth -= 1
-        return await self._get_value(self._made[dependency.fn], hint, dependency.fn)
+        return await self._get_value(self._values[dependency.fn], hint, dependency.fn)
 
     async def _resolve(self, fn: Function) -> Any:
         plan = self._plans[fn]
@@ -343,18 +343,18 @@ class _DependencyResolver:
         if isinstance(outcome, ListRoots):
             # Replace the request by its response, so that a second parameter with this dependency
             # does not ask the client again.
-            self._made[fn] = await self._context.list_roots()
-            return self._made[fn]
+            self._values[fn] = await self._context.list_roots()
+            return self._values[fn]
         if isinstance(outcome, SamplingRequest):
-            self._made[fn] = await self._context.sample(
+            self._values[fn] = await self._context.sample(
                 outcome.messages,
                 max_tokens=outcome.max_tokens,
                 system_prompt=outcome.system_prompt,
                 temperature=outcome.temperature,
             )
-            return self._made[fn]
+            return self._values[fn]
         if isinstance(outcome, Elicit):
-            self._made[fn] = outcome = await self._context.elicit(outcome.message, outcome.response_type)
+            self._values[fn] = outcome = await self._context.elicit(outcome.message, outcome.response_type)
         if not isinstance(outcome, Elicitation):
             # A value that needed no request counts as accepted where an elicitation result is expected.
             return AcceptedElicitation("accept", outcome) if _wants_elicitation(hint) else outcome

@@ -89,7 +89,7 @@ class InputRounds:
         self._answers: dict[str, Raw] = {}
         self._steps: dict[str, Raw] = {}
         # Requests of this run. Several are collected when the function awaits them concurrently.
-        self._asked: dict[str, InputRequest] = {}
+        self._requests: dict[str, InputRequest] = {}
         self.keys = ReplayKeys()
         self._detachable = isinstance(call.reply, ComponentReply) and call.reply.detachable
         self._detached = False
@@ -134,7 +134,7 @@ class InputRounds:
         answer = self._answers.get(key)
         if answer is not None:
             return decode_response(answer, result, key)
-        self._asked[key] = InputRequest(method, params)
+        self._requests[key] = InputRequest(method, params)
         await self._stop()
 
     async def _stop(self) -> None:
@@ -160,7 +160,7 @@ class InputRounds:
 
     def input_required_result(self) -> InputRequiredResult | DetachedCall | None:
         """Return the result with the input requests, or None if the client stopped the function."""
-        if not (self._asked or self._detached) or self._call.reply.cancelled:
+        if not (self._requests or self._detached) or self._call.reply.cancelled:
             return None
         # The cancellation was ours and is answered with a result; without this, an enclosing
         # `asyncio.timeout` or TaskGroup would still see a cancelled task.
@@ -168,8 +168,8 @@ class InputRounds:
         if self._detached:
             return DetachedCall(self._answers, self._steps)
         return InputRequiredResult(
-            input_requests=self._asked,
-            request_state=self._seal.seal(self._binding(), self._answers, self._steps, list(self._asked)),
+            input_requests=self._requests,
+            request_state=self._seal.seal(self._binding(), self._answers, self._steps, list(self._requests)),
         )
 
     def seal_result(self, result: InputRequiredResult) -> InputRequiredResult:

@@ -47,7 +47,7 @@ class UsedStates:
 
     def __init__(self, store: str | None = None, max_entries: int = MAX_USED_STATES) -> None:
         self._store = store
-        self._most = max_entries
+        self._max_entries = max_entries
         self._seen: dict[str, float] = {}
         # States that expire before this count as used: they may have been, but were evicted from memory.
         self._forgotten = 0.0
@@ -88,7 +88,7 @@ class UsedStates:
         now = time.time()
         while self._seen:
             oldest = next(iter(self._seen))
-            if self._seen[oldest] > now and len(self._seen) < self._most:
+            if self._seen[oldest] > now and len(self._seen) < self._max_entries:
                 break
             self._forgotten = max(self._forgotten, self._seen.pop(oldest))
         self._seen[id] = expires

@@ -92,9 +92,9 @@ class RequestStateSealer:
         previous_keys: Sequence[bytes] = (),
         codec: Any = None,
     ) -> None:
-        self._given = key
+        self._configured_key = key
         # Former keys, which still open states.
-        self._others = previous_keys
+        self._previous_keys = previous_keys
         # A codec of the server's author, used instead of a signature.
         self._codec = codec
         self._name = name
@@ -173,14 +173,16 @@ class RequestStateSealer:
         # from the process key and its name.
         about = b"state of " + self._name.encode()
         keys = (
-            [self._given, *self._others] if self._given else [hmac.digest(key, about, "sha256") for key in _of_process]
+            [self._configured_key, *self._previous_keys]
+            if self._configured_key
+            else [hmac.digest(key, about, "sha256") for key in _of_process]
         )
         return (hmac.digest(key, body, "sha256") for key in keys)
 
     @property
     def key_material(self) -> bytes:
         """Return the configured key, or the name, which protects against mistakes but not against attackers."""
-        return self._given or self._name.encode()
+        return self._configured_key or self._name.encode()
 
     def derive_key(self, purpose: bytes) -> bytes:
         """Return a key for another purpose that the same processes share."""

@@ -61,9 +61,9 @@ class ConsentManager:
 
     def __init__(self, sealer: RequestStateSealer, used_states: UsedStates) -> None:
         self._seal = sealer
-        self._spent = used_states
+        self._used_states = used_states
         # Ids of the most recent states that calls carried.
-        self._seen: LruCache[str, None] = LruCache(MAX_SEEN_STATES)
+        self._approved_states: LruCache[str, None] = LruCache(MAX_SEEN_STATES)
 
     def is_continuation(self, call: Call) -> bool:
         """Return whether a call continues one that was already counted by the rate limiter.
@@ -83,9 +83,9 @@ class ConsentManager:
                 continue
             # A replayed state must not be free of charge: with one answered question a client could
             # run the function any number of times.
-            if state.id in self._seen or not _is_answered(state, params.input_responses):
+            if state.id in self._approved_states or not _is_answered(state, params.input_responses):
                 return False
-            self._seen[state.id] = None
+            self._approved_states[state.id] = None
             return True
         return False
 
@@ -120,7 +120,7 @@ class ConsentManager:
         """
         if round is not None:
             # Before anything else: one response must not authorize two calls.
-            await self._spent.mark_used(round.state)
+            await self._used_states.mark_used(round.state)
             if round.has_consent:
                 return
             # The rules may require more consent now than when the state was issued. Then the user

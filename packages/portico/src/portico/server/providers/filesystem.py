@@ -42,14 +42,14 @@ class FileSystemProvider:
         self._reload = reload
         self._servers: list[Any] = []
         # By file: its last modification and its components.
-        self._known: dict[Path, tuple[tuple[int, int], list[Component]]] = {}
+        self._loaded_files: dict[Path, tuple[tuple[int, int], list[Component]]] = {}
         self._lock = Lock()
 
     def attach(self, server: Any) -> None:
         """Add the components to a server, and watch the directory if `reload` is set."""
         self._scan()
         self._servers.append(server)
-        for _, components in self._known.values():
+        for _, components in self._loaded_files.values():
             _add_components(server, components)
         if self._reload:
             server.add_middleware(self._watching)
@@ -68,10 +68,10 @@ class FileSystemProvider:
         """Load new and changed files, and remove the components of deleted ones."""
         with self._lock:
             result = {path: _stamp(path) for path in self._files()}
-            for path in [path for path in self._known if path not in result]:
-                self._withdraw(self._known.pop(path)[1])
+            for path in [path for path in self._loaded_files if path not in result]:
+                self._withdraw(self._loaded_files.pop(path)[1])
             for path, stamp in result.items():
-                if path not in self._known or self._known[path][0] != stamp:
+                if path not in self._loaded_files or self._loaded_files[path][0] != stamp:
                     self._read(path, stamp)
 
     def _read(self, path: Path, stamp: tuple[int, int]) -> None:
@@ -81,9 +81,9 @@ class FileSystemProvider:
         except (Exception, SystemExit):
             log.exception("cannot import %s; its components were removed", path)
             components = []
-        if path in self._known:
-            self._withdraw(self._known.pop(path)[1], components)
-        self._known[path] = stamp, components
+        if path in self._loaded_files:
+            self._withdraw(self._loaded_files.pop(path)[1], components)
+        self._loaded_files[path] = stamp, components
         for server in self._servers:
             _add_components(server, [component for component in components if component not in server.disabled])
 

@@ -30,19 +30,19 @@ class ViewCache:
     """Cache of the filtered lists of one server."""
 
     def __init__(self) -> None:
-        self._kept: LruCache[Any, _KeptView] = LruCache(MAX_CACHED_VIEWS)
+        self._view_cache: LruCache[Any, _KeptView] = LruCache(MAX_CACHED_VIEWS)
 
     def find(self, key: Any, sources: Sequence[Any], build: Callable[[], Sequence[Any]]) -> _KeptView:
         """Return the cached view for a key, built again if its sources have changed."""
-        result = self._kept.get(key)
+        result = self._view_cache.get(key)
         # Compare identities, not contents: every source is a tuple that is replaced when it
         # changes, and comparing thousands of definitions would cost more than listing them.
         if result is None or len(result.sources) != len(sources) or not all(map(is_, result.sources, sources)):
-            result = self._kept[key] = _KeptView(sources, build(), {})
+            result = self._view_cache[key] = _KeptView(sources, build(), {})
         return result
 
     def clear(self) -> None:
-        self._kept.clear()
+        self._view_cache.clear()
 
 
 class CallerView(Struct, frozen=True):

@@ -19,8 +19,8 @@ class LifespanManager:
     """
 
     def __init__(self) -> None:
-        self._known: dict[object, Lifespan] = {}
-        self._held: dict[object, LifespanTask] = {}
+        self._factories: dict[object, Lifespan] = {}
+        self._running: dict[object, LifespanTask] = {}
         # Tasks of removed lifespans that are still closing.
         self._ending = BackgroundTasks()
         self._users = 0
@@ -30,14 +30,14 @@ class LifespanManager:
         others.
         """
         # A new dict, because `enter` may be iterating over the old one while a service is added.
-        self._known = {key: lifespan, **self._known} if first else {**self._known, key: lifespan}
+        self._factories = {key: lifespan, **self._factories} if first else {**self._factories, key: lifespan}
         if self._users:
             self._start_task(key)
 
     def remove(self, key: object) -> None:
         """Remove a lifespan, and leave it in the background if it was entered."""
-        self._known.pop(key, None)
-        task = self._held.pop(key, None)
+        self._factories.pop(key, None)
+        task = self._running.pop(key, None)
         if task is not None:
             task.request_exit()
             self._ending.add(task.task)
@@ -49,7 +49,7 @@ class LifespanManager:
 
     def get_state(self, key: object) -> Any:
         """Return the value that a lifespan yielded, or None if it was not entered."""
-        task = self._held.get(key)
+        task = self._running.get(key)
         return None if task is None else task.value
 
     async def enter(self) -> None:
@@ -59,7 +59,7 @@ class LifespanManager:
         if self._users > 1:
             return
         try:
-            for key in list(self._known):
+            for key in list(self._factories):
                 await self._start_task(key)
         except BaseException:
             # Leave the lifespans that were entered before the failure, in reverse order.
@@ -72,8 +72,8 @@ class LifespanManager:
         if self._users:
             return False
         # In reverse order, like nested blocks: later ones may depend on earlier ones.
-        for key in reversed(list(self._held)):
-            task = self._held.pop(key)
+        for key in reversed(list(self._running)):
+            task = self._running.pop(key)
             task.request_exit()
             # `wait` does not raise: a lifespan that fails to close must not keep the others open.
             await asyncio.wait([task.task])
@@ -84,7 +84,7 @@ class LifespanManager:
         return True
 
     def _start_task(self, key: object) -> asyncio.Future[None]:
-        self._held[key] = task = LifespanTask(self._known[key])
+        self._running[key] = task = LifespanTask(self._factories[key])
         # A failure of one that is added while the server runs is only logged.
         task.entered.add_done_callback(_log_failure)
         return task.entered

@@ -203,7 +203,7 @@ class Subscriptions:
         self._listeners: set[Subscriber] = set()
         self._index = _SubscriberIndex()
         # Pending changes, and the server views to notify; None: all.
-        self._waiting: dict[_Change, ServerViews | None] = {}
+        self._pending_changes: dict[_Change, ServerViews | None] = {}
         # Forwards changes to other processes that serve the same clients.
         self.broadcast_hook: Callable[[str, str | None], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -281,15 +281,15 @@ class Subscriptions:
             self.broadcast_hook(method, uri)
 
     def _gather(self, change: _Change, facets: ServerViews | None) -> None:
-        if not self._waiting and self._loop is not None:
+        if not self._pending_changes and self._loop is not None:
             self._loop.call_soon(self._flush)
         # None means all views and absorbs any restriction of the same change.
-        before = self._waiting.get(change, frozenset())
-        self._waiting[change] = None if before is None or facets is None else before | facets
+        before = self._pending_changes.get(change, frozenset())
+        self._pending_changes[change] = None if before is None or facets is None else before | facets
 
     def _flush(self) -> None:
         # Sorted, so that clients receive the changes of one turn in a reproducible order.
-        changes, self._waiting = sorted(self._waiting.items(), key=str), {}
+        changes, self._pending_changes = sorted(self._pending_changes.items(), key=str), {}
         self._tell_some(
             [
                 (subscriber, method, uri)

@@ -72,7 +72,7 @@ class SkillDirectory:
             raise UsageError(f"{self.root} is not a folder")
         if self._file(self.root / MANIFEST) is not None:
             raise UsageError(f"{self.root} is a skill itself: pass its parent folder")
-        self._seen: dict[Path, _CachedFile] = {}
+        self._file_cache: dict[Path, _CachedFile] = {}
 
     # Discovery
 
@@ -86,9 +86,9 @@ class SkillDirectory:
                     results.append(self._skill(path))
                 except UsageError as problem:
                     problems.append(str(problem))
-        if len(self._seen) > 2 * sum(len(skill.resources) for skill in results):
+        if len(self._file_cache) > 2 * sum(len(skill.resources) for skill in results):
             # Most cached entries belong to deleted files.
-            self._seen.clear()
+            self._file_cache.clear()
         return sorted(results, key=lambda skill: skill.uri), problems
 
     def skill(self, path: str) -> Skill:
@@ -132,7 +132,7 @@ class SkillDirectory:
 
     def _read_file_info(self, file: Path, *, complete: bool = False) -> _CachedFile:
         """Return size and digest of a file, and with `whole` its frontmatter. Reads it again only if it has changed."""
-        seen = self._seen.get(file)
+        seen = self._file_cache.get(file)
         if seen is not None and seen.stamp == _stamp(file.stat()) and (seen.frontmatter is not None or not complete):
             return seen
         data, stamp = self._bytes(file)
@@ -145,7 +145,7 @@ class SkillDirectory:
             except UsageError as problem:
                 raise UsageError(f"{file}: {problem}") from None
         seen = _CachedFile(stamp, len(data), f"sha256:{sha256(data).hexdigest()}", described)
-        self._seen[file] = seen
+        self._file_cache[file] = seen
         return seen
 
     # Path validation

@@ -76,7 +76,7 @@ class TaskEngine:
         self._tools = tools
         self._run = run
         self._lease = int(lease_seconds * 1000)
-        self._heard = on_change
+        self._on_change = on_change
         self._followed = followed_ids
         self._running: dict[str, JobRun] = {}
         self._watching: dict[str, set[asyncio.Event]] = {}
@@ -209,8 +209,8 @@ class TaskEngine:
         job = await self.get(id, None)
         if running is not None:
             self._refresh(running, job)
-        if job is not None and self._heard is not None:
-            self._heard(job)
+        if job is not None and self._on_change is not None:
+            self._on_change(job)
 
     def _refresh(self, running: JobRun, job: Job | None) -> None:
         # The run number is the fencing token: the same worker may have lost the job and claimed it

@@ -360,11 +360,11 @@ class ProgressReporter:
         self._running = job_run
         self._newest: notifications.ProgressParams | None = None
         self._task: asyncio.Task[None] | None = None
-        self._ended = False
+        self._is_finished = False
 
     def emit(self, method: str, params: Any) -> None:
         # A thread may still report after its task has ended.
-        if isinstance(params, notifications.ProgressParams) and not self._ended:
+        if isinstance(params, notifications.ProgressParams) and not self._is_finished:
             self._newest = params
             # One writer at a time. Values in between are dropped: only the latest progress matters.
             if self._task is None:
@@ -390,7 +390,7 @@ class ProgressReporter:
         return True
 
     async def end(self) -> None:
-        self._ended = True
+        self._is_finished = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})

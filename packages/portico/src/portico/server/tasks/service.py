@@ -92,7 +92,7 @@ class TaskService(Service):
         self.lease = lease_seconds
         self._engine: TaskEngine | None = None
         self._starting = asyncio.Lock()
-        self._asked: AskedRequests = set()
+        self._asked_requests: AskedRequests = set()
         # Subscribers by task id.
         self._subscribers: dict[str, set[Subscriber]] = {}
         self._background = BackgroundTasks()
@@ -327,7 +327,7 @@ class TaskService(Service):
             raise MethodNotFound.of(call.method)
         engine, named = await self._job(call)
         with _store_errors("the task cannot be read"):
-            job = await InputRelay(call, engine, self._asked).wait(named.id)
+            job = await InputRelay(call, engine, self._asked_requests).wait(named.id)
         if job is None:
             raise InvalidParams(f"Unknown task: {named.id}", {"taskId": named.id})
         return tasks_2025_11_25.to_call_result(job)

@@ -117,7 +117,7 @@ class InputRelay:
     def __init__(self, call: Call, engine: TaskEngine, asked_requests: AskedRequests) -> None:
         self._call = call
         self._engine = engine
-        self._asked = asked_requests
+        self._asked_requests = asked_requests
         self._asking: dict[str, asyncio.Task[None]] = {}
 
     async def wait(self, id: str) -> Job | None:
@@ -142,14 +142,14 @@ class InputRelay:
         if not self._call.reply.can_request or job.status != "waiting":
             return
         for key, question in job.questions.items():
-            if (job.id, key) not in self._asked:
-                self._asked.add((job.id, key))
+            if (job.id, key) not in self._asked_requests:
+                self._asked_requests.add((job.id, key))
                 asking = asyncio.get_running_loop().create_task(self._relay(job.id, key, question))
                 self._asking[key] = asking
                 asking.add_done_callback(lambda _, key=key: self._on_request_done(job.id, key))  # type: ignore[misc]
 
     def _on_request_done(self, id: str, key: str) -> None:
-        self._asked.discard((id, key))
+        self._asked_requests.discard((id, key))
         del self._asking[key]
 
     async def _relay(self, id: str, key: str, question: dict[str, Any]) -> None:

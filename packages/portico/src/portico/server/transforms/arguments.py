@@ -53,7 +53,7 @@ class ArgumentMapping:
         self._inward: dict[str, str] = {}
         self._hidden: set[str] = set()
         self._fixed: dict[str, Any] = {}
-        self._made: dict[str, Callable[[], Any]] = {}
+        self._default_factories: dict[str, Callable[[], Any]] = {}
         self._defaults: dict[str, Any] = {}
         visible: dict[str, Any] = {}
         required: list[str] = []
@@ -81,7 +81,7 @@ class ArgumentMapping:
         if change.default is not UNSET:
             self._fixed[name] = change.default
         elif not isinstance(change.default_factory, UnsetType):
-            self._made[name] = change.default_factory
+            self._default_factories[name] = change.default_factory
         elif required:
             raise UsageError(
                 f"transform_args: the hidden argument {name!r} of the tool {tool!r} is required and must have a default"
@@ -104,7 +104,7 @@ class ArgumentMapping:
         for name in sorted(hidden_names & arguments.keys()):
             # Renamed or hidden: clients must not use the original name.
             raise ToolError(f"Unknown argument {name!r}. Accepted: {', '.join(map(repr, self._inward))}.")
-        values = {name: make() for name, make in self._made.items()}
+        values = {name: make() for name, make in self._default_factories.items()}
         # Fixed values last, so that nothing a client sends replaces them.
         return {**self._defaults, **original, **self._fixed, **values}
 

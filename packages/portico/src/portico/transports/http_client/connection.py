@@ -113,7 +113,7 @@ class HttpClientConnection(asyncio.Protocol):
     """
 
     def __init__(self, head_cache: LruCache[bytes, CachedResponseHead] | None = None) -> None:
-        self._known: LruCache[bytes, CachedResponseHead] = (
+        self._head_cache: LruCache[bytes, CachedResponseHead] = (
             LruCache(MAX_CACHED_HEADS) if head_cache is None else head_cache
         )
         # Nothing of the response has arrived yet.
@@ -235,7 +235,7 @@ class HttpClientConnection(asyncio.Protocol):
 
     def _match_cached_head(self, data: bytes) -> bool:
         end = data.find(b"\r\n\r\n") + 4
-        cached = self._known.peek(data[:end])
+        cached = self._head_cache.peek(data[:end])
         if cached is None or len(data) != end + cached.content_length or self._head is None or self._head.done():
             return False
         self._complete = self._keep = True
@@ -249,7 +249,7 @@ class HttpClientConnection(asyncio.Protocol):
         length = len(data) - end
         framed = headers.get("content-length") == str(length) and "transfer-encoding" not in headers
         if framed and length and end <= MAX_CACHED_HEAD_BYTES and self._parser.get_status_code() == 200:
-            self._known[data[:end]] = CachedResponseHead(200, headers, length)
+            self._head_cache[data[:end]] = CachedResponseHead(200, headers, length)
 
     def connection_lost(self, failure: Exception | None) -> None:
         self.ended = True

@@ -27,7 +27,7 @@ class OAuthFetcher:
     """
 
     def __init__(self, server_addresses: Callable[[], Awaitable[list[str]]]) -> None:
-        self._near = server_addresses
+        self._server_addresses = server_addresses
         # A proxy would resolve the name itself, possibly to another address than the checked one.
         self._pool = HttpConnectionPool(use_proxies=False)
 
@@ -69,7 +69,7 @@ class OAuthFetcher:
     async def _resolve_allowed_address(self, url: str) -> str:
         """Resolve and check the host of a URL. Return the address to connect to."""
         addresses = await resolve_addresses(url)
-        check_addresses(url, addresses, await self._near())
+        check_addresses(url, addresses, await self._server_addresses())
         return addresses[0]
 
 

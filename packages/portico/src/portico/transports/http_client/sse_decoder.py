@@ -27,7 +27,7 @@ class SseDecoder:
         self.retry_ms: float | None = None
         # Totals across all streams.
         self.event_count = self.total_bytes = 0
-        self._longest = max_event_bytes
+        self._max_event_bytes = max_event_bytes
         self.reset()
 
     def reset(self) -> None:
@@ -38,11 +38,11 @@ class SseDecoder:
         self._name = ""
         self._id = self.last_id
         self._cut = False
-        self._begun = False
+        self._has_started = False
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
         self.total_bytes += len(chunk)
-        if not self._begun:
+        if not self._has_started:
             chunk = self._strip_bom(chunk)
         if chunk and (b"\r" in chunk or self._cut):
             chunk = self._decode_simple(chunk)
@@ -56,7 +56,7 @@ class SseDecoder:
             self._parse_line(line, results)
         self._line += rest
         self.event_count += len(results)
-        if len(self._line) + len(self._data or b"") > self._longest:
+        if len(self._line) + len(self._data or b"") > self._max_event_bytes:
             raise self._too_long()
         return results
 
@@ -67,7 +67,7 @@ class SseDecoder:
         if len(chunk) < len(_BYTE_ORDER_MARK) and _BYTE_ORDER_MARK.startswith(chunk):
             self._line += chunk
             return b""
-        self._begun = True
+        self._has_started = True
         return chunk.removeprefix(_BYTE_ORDER_MARK)
 
     def _decode_simple(self, chunk: bytes) -> bytes:
@@ -99,7 +99,7 @@ class SseDecoder:
         else:
             self._data += b"\n"
             self._data += value
-        if len(self._data) > self._longest:
+        if len(self._data) > self._max_event_bytes:
             raise self._too_long()
 
     def _dispatch(self, events: list[ServerSentEvent]) -> None:
@@ -110,4 +110,4 @@ class SseDecoder:
         self._data, self._name = None, ""
 
     def _too_long(self) -> ProtocolError:
-        return ProtocolError(f"an event is longer than {self._longest} bytes")
+        return ProtocolError(f"an event is longer than {self._max_event_bytes} bytes")

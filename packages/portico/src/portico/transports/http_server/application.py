@@ -132,7 +132,7 @@ class HttpApplication:
         # Requests whose tokens are being verified.
         self._pending_auth = supervision.BackgroundTasks()
         self.trusted_proxies = TrustedProxies(settings.trusted_proxies)
-        self._began = time.monotonic()
+        self._started_at = time.monotonic()
         self.traffic = TrafficCounters()
         main = Endpoint(handler, settings, self.metrics, self.traffic, self._forbidden)
         self.sessions = main.sessions
@@ -490,7 +490,7 @@ class HttpApplication:
             "status": "draining" if self.draining else "ok",
             **self._describe(),
             "revisions": list(SUPPORTED_PROTOCOL_VERSIONS),
-            "uptime": round(time.monotonic() - self._began, 3),
+            "uptime": round(time.monotonic() - self._started_at, 3),
         }
         writer.respond(HttpResponse(200, (*JSON_HEADERS, *request.cors), jsonrpc.encode(health)))
 
@@ -547,7 +547,7 @@ class HttpApplication:
         gauges = {
             "mcp_server_sessions": sum(map(len, self._endpoints.values())),
             "mcp_server_streams": sum(len(endpoint.stateless.replies) for endpoint in self._endpoints.values()),
-            "mcp_server_uptime_seconds": time.monotonic() - self._began,
+            "mcp_server_uptime_seconds": time.monotonic() - self._started_at,
             "mcp_server_received_bytes_total": self.traffic.received_bytes,
             "mcp_server_sent_bytes_total": self.traffic.sent_bytes,
         }

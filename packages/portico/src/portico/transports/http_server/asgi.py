@@ -238,7 +238,7 @@ class AsgiResponseWriter:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._waiting: list[Message] = []
+        self._pending_messages: list[Message] = []
 
     def respond(self, response: HttpResponse) -> None:
         if not self._ended:
@@ -260,8 +260,8 @@ class AsgiResponseWriter:
         self._finish()
 
     def abort(self) -> None:
-        self._waiting.clear()
-        self._gone = True
+        self._pending_messages.clear()
+        self._is_disconnected = True
         self._wake()
 
     def buffered_bytes(self) -> int:
@@ -275,7 +275,7 @@ class AsgiResponseWriter:
 
     def _put(self, message: Message) -> None:
         if not self._ended:
-            self._waiting.append(message)
+            self._pending_messages.append(message)
             self._wake()
 
     def _finish(self) -> None:
@@ -289,9 +289,9 @@ class AsgiResponseWriter:
         if not self._ended:
             # A handler that does not wait is done in the next iteration of the event loop.
             await asyncio.sleep(0)
-        if self._waiting:
+        if self._pending_messages:
             await self._flush()
-        if not self._ended or self._waiting:
+        if not self._ended or self._pending_messages:
             await self._stream(receive)
         answer = self._answer
         if answer is None:
@@ -312,11 +312,11 @@ class AsgiResponseWriter:
         disconnected = asyncio.ensure_future(_wait_disconnect(receive))
         disconnected.add_done_callback(self._wake)
         try:
-            while self._waiting or not self._ended:
-                if disconnected.done() or self._gone:
+            while self._pending_messages or not self._ended:
+                if disconnected.done() or self._is_disconnected:
                     self._answer = None
                     break
-                if self._waiting:
+                if self._pending_messages:
                     await self._flush()
                 else:
                     self._more = asyncio.get_running_loop().create_future()
@@ -337,7 +337,7 @@ class AsgiResponseWriter:
 
     async def _flush(self) -> None:
         # Handlers may append while `send` waits for the client; the next flush sends these messages, in order.
-        waiting, self._waiting = self._waiting, []
+        waiting, self._pending_messages = self._pending_messages, []
         for message in waiting:
             self._size = max(0, self._size - len(message.get("body", b"")))
             await self._send(message)

@@ -29,26 +29,26 @@ class _LruSessions:
         # Two queues, because a flood of `initialize` requests must evict its own sessions before those of real
         # clients.
         self._unused: OrderedDict[str, HttpSession] = OrderedDict()
-        self._used: OrderedDict[str, HttpSession] = OrderedDict()
+        self._active: OrderedDict[str, HttpSession] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._unused) + len(self._used)
+        return len(self._unused) + len(self._active)
 
     def add(self, session: HttpSession) -> None:
         self._unused[session.id] = session
 
     def touch(self, session: HttpSession) -> None:
         self._unused.pop(session.id, None)
-        self._used[session.id] = session
-        self._used.move_to_end(session.id)
+        self._active[session.id] = session
+        self._active.move_to_end(session.id)
 
     def remove(self, session: HttpSession) -> None:
         self._unused.pop(session.id, None)
-        self._used.pop(session.id, None)
+        self._active.pop(session.id, None)
 
     def oldest(self) -> list[HttpSession]:
         """Return the oldest unused and the oldest used session, if any."""
-        return [next(iter(group.values())) for group in (self._unused, self._used) if group]
+        return [next(iter(group.values())) for group in (self._unused, self._active) if group]
 
 
 class SessionManager:

@@ -34,22 +34,22 @@ class ReplayBuffer:
     """Latest events, limited by number and size."""
 
     def __init__(self, max_events: int, max_bytes: int) -> None:
-        self._most = max_events
+        self._max_events = max_events
         self._most_bytes = max_bytes
-        self._kept: deque[EventSnapshot] = deque()
+        self._stored_events: deque[EventSnapshot] = deque()
         self.bytes = 0
 
     def append(self, event: EventSnapshot) -> None:
-        self._kept.append(event)
+        self._stored_events.append(event)
         self.bytes += len(event.message)
-        while len(self._kept) > self._most or self.bytes > self._most_bytes:
-            self.bytes -= len(self._kept.popleft().message)
+        while len(self._stored_events) > self._max_events or self.bytes > self._most_bytes:
+            self.bytes -= len(self._stored_events.popleft().message)
 
     def __iter__(self) -> Iterator[EventSnapshot]:
-        return iter(self._kept)
+        return iter(self._stored_events)
 
     def events_after(self, stream: str, number: int) -> list[EventSnapshot]:
-        return [item for item in self._kept if item.stream == stream and item.number > number]
+        return [item for item in self._stored_events if item.stream == stream and item.number > number]
 
 
 class SessionStream:

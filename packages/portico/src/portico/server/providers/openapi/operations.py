@@ -170,16 +170,16 @@ class UniqueNames:
     """Allocates unique names. Counters per name avoid quadratic search for many duplicates."""
 
     def __init__(self, reserved: Iterable[str] = ()) -> None:
-        self._taken = set(reserved)
+        self._used_names = set(reserved)
         self._numbers: dict[str, int] = {}
 
     def allocate(self, name: str) -> str:
         free, number = name, self._numbers.get(name, 1)
-        while free in self._taken:
+        while free in self._used_names:
             number += 1
             free = f"{name[: MAX_TOOL_NAME_CHARS - 1 - len(str(number))]}_{number}"
         self._numbers[name] = number
-        self._taken.add(free)
+        self._used_names.add(free)
         return free
 
 

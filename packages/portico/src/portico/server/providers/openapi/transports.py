@@ -204,7 +204,7 @@ class _AsgiExchange:
         self._max_bytes = max_response_bytes
         self._body = bytearray()
         self._answer = ApiResponse(0, {})
-        self._ended = asyncio.Event()
+        self._closed_event = asyncio.Event()
 
     async def run(self, app: Any, scope: dict[str, Any]) -> ApiResponse:
         try:
@@ -225,7 +225,7 @@ class _AsgiExchange:
             return self._incoming.pop()
         # A second `receive` means that the application waits for the client to disconnect, as
         # streaming responses do.
-        await self._ended.wait()
+        await self._closed_event.wait()
         return {"type": "http.disconnect"}
 
     async def _send(self, message: dict[str, Any]) -> None:
@@ -240,7 +240,7 @@ class _AsgiExchange:
             if len(self._body) > self._max_bytes:
                 raise _response_too_large_error(self._max_bytes)
             if not message.get("more_body", False):
-                self._ended.set()
+                self._closed_event.set()
 
 
 @asynccontextmanager

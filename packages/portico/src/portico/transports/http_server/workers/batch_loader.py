@@ -19,24 +19,24 @@ class BatchLoader(Generic[K, V]):
 
     def __init__(self, load_batch: Callable[[list[K]], Awaitable[dict[K, V]]], max_batch_size: int) -> None:
         self._ask = load_batch
-        self._most = max_batch_size
-        self._waiting: dict[K, asyncio.Future[V | None]] = {}
+        self._max_batch_size = max_batch_size
+        self._pending: dict[K, asyncio.Future[V | None]] = {}
         self._asking: asyncio.Task[None] | None = None
 
     async def load(self, key: K) -> V | None:
         """Return the value of a key, or None if it was not found."""
-        if key not in self._waiting:
-            self._waiting[key] = asyncio.get_running_loop().create_future()
+        if key not in self._pending:
+            self._pending[key] = asyncio.get_running_loop().create_future()
             if self._asking is None or self._asking.done():
                 self._asking = asyncio.get_running_loop().create_task(self._load_pending())
         # Other callers may wait for the same key.
-        return await asyncio.shield(self._waiting[key])
+        return await asyncio.shield(self._pending[key])
 
     async def _load_pending(self) -> None:
-        while self._waiting:
-            some = dict(islice(self._waiting.items(), self._most))
+        while self._pending:
+            some = dict(islice(self._pending.items(), self._max_batch_size))
             for key in some:
-                del self._waiting[key]
+                del self._pending[key]
             try:
                 result = await self._ask(list(some))
             except Exception as failure:
@@ -56,5 +56,5 @@ class BatchLoader(Generic[K, V]):
     def close(self) -> None:
         if self._asking is not None:
             self._asking.cancel()
-        for value in self._waiting.values():
+        for value in self._pending.values():
             value.cancel()

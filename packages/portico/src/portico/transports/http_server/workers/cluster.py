@@ -92,7 +92,7 @@ class WorkerCluster:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._store: WorkerStore | None = None
         # Sessions of the other workers, and when they were last read.
-        self._others = RemoteSessions(0, [])
+        self._remote_sessions = RemoteSessions(0, [])
         self._last_listed = -REMOTE_SESSIONS_CACHE_SECONDS
 
     # Start and end
@@ -296,7 +296,7 @@ class WorkerCluster:
         if self._store is not None and now - self._last_listed > REMOTE_SESSIONS_CACHE_SECONDS:
             self._last_listed = now
             self._background_tasks.start(self._load_remote_sessions(self._store))
-        return self._others
+        return self._remote_sessions
 
     async def _load_remote_sessions(self, rows: WorkerStore) -> None:
         loader = partial(status.list_remote_sessions, self._config.server, self.worker_id, MAX_LISTED_SESSIONS)
@@ -305,7 +305,7 @@ class WorkerCluster:
         except StoreError as failure:
             log.debug("could not read the sessions of other workers: %s", failure)
             return
-        self._others = RemoteSessions(
+        self._remote_sessions = RemoteSessions(
             count, [(item.row.id, item.row.path, item.row.decode_snapshot(), item.used_at) for item in items]
         )
 

@@ -39,13 +39,13 @@ class WorkerLease:
         one that responds.
         """
         self._renew = renew
-        self._began = on_acquired
-        self._ended = on_expired
-        self._alone = single_machine
+        self._on_acquired = on_acquired
+        self._on_expired = on_expired
+        self._single_machine = single_machine
         self.expires_at = 0.0
-        self._renewed = self._tried = -LEASE_DURATION_SECONDS
+        self._renewed_at = self._last_attempt_at = -LEASE_DURATION_SECONDS
         self._failed = False
-        self._trying: asyncio.Task[None] | None = None
+        self._renewal_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -56,30 +56,30 @@ class WorkerLease:
     @property
     def is_recorded(self) -> bool:
         """Return whether the lease was recently recorded in the store."""
-        return time.monotonic() - self._renewed < LEASE_DURATION_SECONDS
+        return time.monotonic() - self._renewed_at < LEASE_DURATION_SECONDS
 
     async def renew(self) -> None:
         """Renew the lease once. Raises `StoreError`."""
         # Measured before the request: the store's lease starts later, so the local expiry is the earlier one.
         started = time.monotonic()
-        was_over, late = self.is_expired, started >= self._renewed + LEASE_DURATION_SECONDS - SAFETY_MARGIN_SECONDS
+        was_over, late = self.is_expired, started >= self._renewed_at + LEASE_DURATION_SECONDS - SAFETY_MARGIN_SECONDS
         self._failed = True
         try:
             await self._renew(late)
             self._failed = False
-            self._renewed = started
+            self._renewed_at = started
         finally:
-            self._tried = time.monotonic()
-            if not self._failed or (self._alone and not was_over):
+            self._last_attempt_at = time.monotonic()
+            if not self._failed or (self._single_machine and not was_over):
                 self._extend_from(started)
         if late:
-            self._began()
+            self._on_acquired()
 
     def _extend_from(self, requested_at: float) -> None:
         self.expires_at = requested_at + LEASE_DURATION_SECONDS - SAFETY_MARGIN_SECONDS
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(self.expires_at, self._ended)
+        self._timer = asyncio.get_running_loop().call_at(self.expires_at, self._on_expired)
 
     async def renew_forever(self) -> None:
         """Renew the lease until cancelled."""
@@ -92,14 +92,14 @@ class WorkerLease:
         """Check with the store whether the lease is still valid, unless just done. Bounded, because a client is
         waiting.
         """
-        if time.monotonic() - self._tried > RETRY_INTERVAL_SECONDS:
+        if time.monotonic() - self._last_attempt_at > RETRY_INTERVAL_SECONDS:
             await self._renew_within(STORE_TIMEOUT_SECONDS)
 
     async def _renew_within(self, seconds: float | None = None) -> None:
         # One renewal at a time: an unresponsive store must not accumulate requests.
-        if self._trying is None or self._trying.done():
-            self._trying = asyncio.get_running_loop().create_task(self._renew_once())
-        await asyncio.wait([self._trying], timeout=seconds)
+        if self._renewal_task is None or self._renewal_task.done():
+            self._renewal_task = asyncio.get_running_loop().create_task(self._renew_once())
+        await asyncio.wait([self._renewal_task], timeout=seconds)
 
     async def _renew_once(self) -> None:
         try:
@@ -111,6 +111,6 @@ class WorkerLease:
             log.exception("error while renewing the lease of this worker")
 
     def close(self) -> None:
-        for item in (self._timer, self._trying):
+        for item in (self._timer, self._renewal_task):
             if item is not None:
                 item.cancel()

@@ -95,13 +95,13 @@ class WorkerStore:
         self._worker = worker
         self._server = server
         self._signing = signing
-        self._began = time.time()
+        self._started_at = time.time()
         self._away_until = 0.0
         # Pending writes: a row, or None to delete it.
-        self._waiting: dict[str, tuple[str, SessionSnapshot] | None] = {}
+        self._pending_writes: dict[str, tuple[str, SessionSnapshot] | None] = {}
         self._written: asyncio.Future[None] | None = None
         # Local sessions that may have a row, and whether they are known to have had one.
-        self._kept: dict[str, bool] = {}
+        self._stored_sessions: dict[str, bool] = {}
         self._writing: asyncio.Task[None] | None = None
         # Batched because all clients reconnect at the same time after a deployment.
         self._finding = BatchLoader(self._load_sessions, MAX_ROWS_PER_STATEMENT)
@@ -116,15 +116,15 @@ class WorkerStore:
 
     def may_be_stored(self, id: str) -> bool:
         """Return whether other workers may find a local session through its row."""
-        return id in self._kept
+        return id in self._stored_sessions
 
     def save_session(self, id: str, path: str, snapshot: SessionSnapshot) -> asyncio.Future[None]:
         """Schedule the write of a row. The future is done when it was written, or could not be."""
-        self._waiting[id] = path, snapshot
+        self._pending_writes[id] = path, snapshot
         return self._schedule_write()
 
     def remove_session(self, id: str) -> None:
-        self._waiting[id] = None
+        self._pending_writes[id] = None
         self._schedule_write()
 
     def _schedule_write(self) -> asyncio.Future[None]:
@@ -135,27 +135,27 @@ class WorkerStore:
         return self._written
 
     async def _write(self) -> None:
-        while self._waiting:
-            some = dict(list(self._waiting.items())[:MAX_ROWS_PER_STATEMENT])
+        while self._pending_writes:
+            some = dict(list(self._pending_writes.items())[:MAX_ROWS_PER_STATEMENT])
             written, self._written = self._written, None
             for id in some:
-                del self._waiting[id]
-                self._kept.setdefault(id, False)
+                del self._pending_writes[id]
+                self._stored_sessions.setdefault(id, False)
             try:
                 await self._write_rows(self._worker, some)
             except StoreError as failure:
                 log.warning("could not write sessions: %s", failure)
                 # Later writes take precedence.
-                self._waiting = {**some, **self._waiting}
+                self._pending_writes = {**some, **self._pending_writes}
                 _resolve(written)
                 await asyncio.sleep(WRITE_RETRY_SECONDS)
             else:
-                for id in some.keys() & self._kept.keys():
+                for id in some.keys() & self._stored_sessions.keys():
                     self._set_stored(id, some[id] is not None)
                 _resolve(written)
 
     async def _write_rows(self, owner: str | None, rows: SessionWrites) -> None:
-        existing = {id for id in rows if self._kept.get(id)}
+        existing = {id for id in rows if self._stored_sessions.get(id)}
         await self._database.write(
             partial(session_queries.upsert_sessions, self._signing, self._worker, owner, rows, existing),
             isolation="read committed",
@@ -163,9 +163,9 @@ class WorkerStore:
 
     def _set_stored(self, id: str, ours: bool) -> None:
         if ours:
-            self._kept[id] = True
+            self._stored_sessions[id] = True
         else:
-            self._kept.pop(id, None)
+            self._stored_sessions.pop(id, None)
 
     async def flush(self) -> None:
         """Wait until everything is written, or the retry delay has passed."""
@@ -214,12 +214,14 @@ class WorkerStore:
         """Return the local sessions that now belong to another worker or to none, or whose row was deleted."""
         lost = set[str]()
         for at in range(0, len(ids), MAX_ROWS_PER_STATEMENT):
-            some = [id for id in ids[at : at + MAX_ROWS_PER_STATEMENT] if id in self._kept]
+            some = [id for id in ids[at : at + MAX_ROWS_PER_STATEMENT] if id in self._stored_sessions]
             owners = await self._database.read(partial(session_queries.select_owners, some)) if some else {}
-            lost |= {id for id in some if (owners[id] != self._worker if id in owners else self._kept.get(id))}
+            lost |= {
+                id for id in some if (owners[id] != self._worker if id in owners else self._stored_sessions.get(id))
+            }
         for id in lost:
             self._set_stored(id, False)
-            self._waiting.pop(id, None)
+            self._pending_writes.pop(id, None)
         return lost
 
     async def read(self, query: Callable[[Transaction], T]) -> T:
@@ -229,7 +231,7 @@ class WorkerStore:
     async def release_sessions(self, sessions: dict[str, tuple[str, SessionSnapshot]]) -> None:
         """Write the state of sessions, and release them to any worker."""
         for id in sessions:
-            self._waiting.pop(id, None)
+            self._pending_writes.pop(id, None)
         await self._write_rows(None, dict(sessions))
         for id in sessions:
             self._set_stored(id, False)
@@ -261,7 +263,7 @@ class WorkerStore:
         """Renew the lease of this worker. Return the time on the store's clock."""
         row = WorkerRow(
             self._worker, address, 0.0,
-            self._server, socket.gethostname(), os.getpid(), __version__, self._began,
+            self._server, socket.gethostname(), os.getpid(), __version__, self._started_at,
             self._signing.sign_row(_WORKERS, self._worker, self._server, address),
         )  # fmt: skip
         return await self._database.write(partial(_renew, row), isolation="read committed")
