@@ -189,7 +189,7 @@ def test_workloads_identity_stays_with_its_issuer(make: Any) -> None:
     with pytest.raises(RegistrationError, match="is registered with"):
         world.call(oauth)
     with pytest.raises(RegistrationError, match="is registered with"):
-        world.call(world.oauth(WorkloadIdentity("jwt", issuer=one.issuer)))
+        world.call(world.oauth(WorkloadIdentity("jwt", issuer=item.issuer)))
     assert not other.tokens
 
 

@@ -105,8 +105,8 @@ class FairQueue:
         """
         # The queue has a reserve too, otherwise one caller could fill it and everyone else would be rejected with
         # QueueFull.
-        most_of_one = self._most if caller[0] == LOCAL else self._most - reserve(self._most)
-        if len(self) >= self._most or self.turns.waiting(caller[0]) >= most_of_one:
+        most_of_one = self._limit if caller[0] == LOCAL else self._limit - reserve(self._limit)
+        if len(self) >= self._limit or self.turns.waiting(caller[0]) >= most_of_one:
             raise asyncio.QueueFull
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.turns.add(caller, (caller[0], turn))

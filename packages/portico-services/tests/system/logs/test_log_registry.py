@@ -152,7 +152,7 @@ def test_cursor_is_bound_to_its_query() -> None:
     cursor = result.query("Numbers", LogQuery(), limit=3).cursor
     assert cursor is not None
     with pytest.raises(SystemToolError, check=has_outcome("invalid"), match="does not belong to this query"):
-        asked.query("Numbers", LogQuery(min_level=ERROR), limit=3, cursor=cursor)
+        result.query("Numbers", LogQuery(min_level=ERROR), limit=3, cursor=cursor)
 
 
 def test_statistics() -> None:
