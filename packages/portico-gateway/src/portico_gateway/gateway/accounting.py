@@ -76,7 +76,7 @@ def reserve(count: int) -> int:
 class FairQueue:
     """Queue of calls that wait for one of `places` slots.
 
-    At most `most` calls wait, and at most three quarters of them belong to one caller.
+    At most `limit` calls wait, and at most three quarters of them belong to one caller.
     """
 
     def __init__(self, places: int, limit: int, seconds: float) -> None:

@@ -231,7 +231,7 @@ class AsgiResponseWriter:
     _answer: HttpResponse | None = None
     _size = 0
     _ended = False
-    _gone = False
+    _is_disconnected = False
     _more: asyncio.Future[None] | None = None
     # Set while the client has read everything. Created when a handler first waits for it.
     _sent: asyncio.Event | None = None
