@@ -47,4 +47,4 @@ def test_calls_for_a_principal_have_its_address() -> None:
         for line in calls_without_address(sources.nodes(path))
     ]
     assert len(sources.MODULES) > 400
-    assert not found, f"pass the address, too, for example by `caller_fields`: {found}"
+    assert not results, f"pass the address, too, for example by `caller_fields`: {results}"

@@ -60,13 +60,13 @@ def _runtime_imports(node: ast.AST) -> set[str]:
         if isinstance(child, ast.ImportFrom) and child.module is not None:
             result |= {child.module, *(f"{child.module}.{alias.name}" for alias in child.names)}
         elif isinstance(child, ast.Import):
-            found |= {alias.name for alias in child.names}
+            result |= {alias.name for alias in child.names}
         elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             for line in child.orelse:
-                found |= _runtime_imports(ast.Module([line], []))
+                result |= _runtime_imports(ast.Module([line], []))
         elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.expr):
-            found |= _runtime_imports(child)
-    return found
+            result |= _runtime_imports(child)
+    return result
 
 
 def test_imports_have_no_cycles_at_run_time() -> None:

@@ -279,9 +279,9 @@ def test_message_stays_one_message_with_equal_content(conversation: Conversation
     def check(arguments: dict[str, Any], seed: int) -> None:
         params = {"name": f"{alias}_echo", "arguments": arguments}
         result = conversation.request("tools/call", params, random.Random(seed))
-        said = json.loads(result["content"][0]["text"])
-        assert said["arguments"] == arguments, alias
-        assert said["invalid"] == 0, alias
+        data = json.loads(result["content"][0]["text"])
+        assert data["arguments"] == arguments, alias
+        assert data["invalid"] == 0, alias
         before = conversation.calls.get(alias)
         # An upstream over stdio may have one process for each session; over HTTP all tests share one, in turn.
         assert before is None or data["calls"] == before + 1
