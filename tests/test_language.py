@@ -78,7 +78,7 @@ def test_sources_use_plain_terms(package: Path) -> None:
 
 @pytest.mark.parametrize(("folder", "limit"), MAX_PER_1000_WORDS_OUTSIDE_PACKAGES.items())
 def test_other_code_uses_plain_terms(folder: str, limit: float) -> None:
-    texts = [text for path in (ROOT / folder).rglob("*.py") for text in prose_of_source(path.read_text())]
+    texts = [text for path in (ROOT / folder).rglob("*.py") for text in prose_of_source(path)]
     assert rate(texts) <= limit, _examples(texts)
 
 
