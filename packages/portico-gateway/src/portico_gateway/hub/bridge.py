@@ -36,7 +36,8 @@ MAX_RETAINED_BYTES = 8 * 1024 * 1024
 MAX_SESSION_LINES = 512
 # Reading stops while the other side has this much unread.
 HIGH_WATER_BYTES = 1024 * 1024
-READ_BYTES = 256 * 1024
+# Below the size from which the allocator maps memory: that would cost six system calls per message.
+READ_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 64 * 1024
 MAX_ATTACH_ATTEMPTS, ATTACH_PAUSE_SECONDS = 10, 0.05
 # A hub that ends more often is broken, and starting it again and again would hide that.
@@ -157,10 +158,15 @@ class Bridge:
             return
         start = 0
         while (end := data.find(b"\n", start)) >= 0:
-            self._add_host_data(data[start:end])
-            self._end_host_line()
+            if self._host_line or self._skipping:
+                self._add_host_data(data[start:end])
+                self._end_host_line()
+            else:
+                # The usual case: a line that came in one piece, and is no longer than a read.
+                self._send_line(data[start:end])
             start = end + 1
-        self._add_host_data(data[start:])
+        if start < len(data):
+            self._add_host_data(data[start:])
         self._write_hub()
 
     def _add_host_data(self, data: bytes) -> None:
@@ -177,12 +183,13 @@ class Bridge:
 
     def _end_host_line(self) -> None:
         line, self._host_line, self._skipping = bytes(self._host_line), bytearray(), False
-        # The hub does not number blank lines either.
-        if line and not line.isspace():
-            self._stopped = False
-            self._send_line(line)
+        self._send_line(line)
 
     def _send_line(self, line: bytes) -> None:
+        # The hub does not number blank lines either.
+        if not line or line.isspace():
+            return
+        self._stopped = False
         self._sent += 1
         self._pending[self._sent] = line
         self._pending_bytes += len(line)
@@ -208,7 +215,7 @@ class Bridge:
             return
         try:
             while self._to_hub:
-                del self._to_hub[: self._hub.send(memoryview(self._to_hub)[:READ_BYTES])]
+                del self._to_hub[: self._hub.send(self._to_hub)]
             if self._host_ended:
                 self._hub.shutdown(socket.SHUT_WR)
         except BlockingIOError:
@@ -246,7 +253,7 @@ class Bridge:
         rest = data[start:]
         if self._streaming:
             self._send_host(rest)
-        elif not self._discarding:
+        elif rest and not self._discarding:
             self._hub_line += rest
             if len(self._hub_line) > MAX_WHOLE_BYTES:
                 # The rest of a large message is copied as it comes.
@@ -284,7 +291,7 @@ class Bridge:
     def _write_host(self) -> None:
         try:
             while self._to_host:
-                del self._to_host[: os.write(self._out, memoryview(self._to_host)[:READ_BYTES])]
+                del self._to_host[: os.write(self._out, self._to_host)]
         except BlockingIOError:
             pass
         except OSError:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw
 
 from portico.auth.principal import Principal
-from portico.protocol import notifications
+from portico.protocol import jsonrpc, notifications
 from portico.protocol.errors import InvalidParams, MissingClientCapability
-from portico.protocol.jsonrpc import to_line
+from portico.protocol.jsonrpc import JsonRpcMessage, MalformedMessage, to_line
 from portico.protocol.meta import NO_CAPABILITIES, ClientCapabilities, Implementation
 from portico.protocol.methods import METHODS
 from portico.rpc.call import Call, Handler, HandlerWrapper, get_capabilities
@@ -35,23 +33,33 @@ _SESSION_METHODS = frozenset(
 )
 
 
-class _Initialize(Struct):
-    params: Raw
+class _Line:
+    """Destination of the response to one line of the host. The response carries the number of the line."""
 
+    __slots__ = ("_prefix", "_session")
 
-class _Envelope(Struct):
-    id: int | str | UnsetType | None = UNSET
-    method: str | UnsetType = UNSET
+    def __init__(self, session: HostSession, prefix: bytes) -> None:
+        self._session, self._prefix = session, prefix
 
+    def notify(self, method: str, params: Any) -> None:
+        self._session.channel.notify(method, params)
 
-_envelope = msgspec.json.Decoder(_Envelope)
+    @property
+    def send(self) -> Callable[[bytes], None]:
+        return self._session.send
 
+    def require_scopes(self, scopes: frozenset[str]) -> None: ...
 
-def _read_envelope(message: bytes) -> _Envelope:
-    try:
-        return _envelope.decode(message)
-    except (msgspec.DecodeError, RecursionError):
-        return _Envelope()
+    def set_retry_after(self, seconds: float) -> None: ...
+
+    def finish(self, message: bytes | None) -> None:
+        # A cancelled request has no response, but its line is done.
+        self._session.write_numbered(self._prefix, message)
+
+    async def drain(self) -> None:
+        await self._session.drain()
+
+    def detach(self) -> None: ...
 
 
 class HostSession(StdioConnection):
@@ -73,70 +81,55 @@ class HostSession(StdioConnection):
         self._on_roots_changed = on_roots_changed
         self._received = 0
         self._stops = False
-        # Number of the line of each request in flight; lines of batches.
-        self._numbers: dict[int | str, int] = {}
-        self._marks: set[int] = set()
-        self._batches: deque[int] = deque()
 
     # Messages of the host
 
     def _receive(self, line: bytes | None) -> bytes | None:
         self._received += 1
-        number = self._received
-        envelope = _Envelope() if line is None else _read_envelope(line)
-        if line is not None and envelope.method == "initialize" and self.session.state == "CREATED":
-            # Before the handshake is answered: that may already start the server, which sees the host's features.
-            self._note_host(line)
-        reply = super()._receive(line)
-        mark = b"!" if envelope.method in _SESSION_METHODS else b""
+        if line is None:
+            return b"%d %b" % (self._received, super()._receive(line))
+        message = jsonrpc.decode_message(line, jsonrpc.MAX_JSON_NODES)
+        prefix = b"%d" % self._received
+        method: object = UNSET
+        if type(message) is JsonRpcMessage:
+            method = message.method
+            if method in _SESSION_METHODS:
+                prefix += b"!"
+                if method == "initialize" and self.session.state == "CREATED":
+                    # Before the handshake is answered: that may already start the server, which sees the host's
+                    # features.
+                    self._note_host(message.params)
+        stream = _Line(self, prefix)
+        reply = self.channel.receive_decoded(message, line, stream)
         if reply is not None:
-            return b"%d%b %b" % (number, mark, to_line(reply))
-        if isinstance(envelope.id, int | str) and self.channel.is_running(envelope.id):
-            self._numbers[envelope.id] = number
-            if mark:
-                self._marks.add(number)
-            return None
-        if line is not None and line.lstrip()[:1] == b"[":
-            self._batches.append(number)
-            return None
-        if envelope.method == notifications.ROOTS_LIST_CHANGED:
-            self._on_roots_changed()
-        self._forget_cancelled()
-        self._write_bytes(b"%d%b\n" % (number, mark))
+            return b"%b %b" % (prefix, to_line(reply))
+        if not self._is_running(message):
+            if method == notifications.ROOTS_LIST_CHANGED:
+                self._on_roots_changed()
+            self.write_numbered(prefix, None)
         return None
 
-    def _note_host(self, line: bytes) -> None:
+    def _is_running(self, message: JsonRpcMessage | MalformedMessage | list[Any]) -> bool:
+        """Return whether a task works on a message, or on a member of a batch, and reports the line as done."""
+        if type(message) is JsonRpcMessage:
+            return message.method is not UNSET and self.channel.is_running(message.id)
+        return type(message) is list and any(map(self._is_running, message))
+
+    def _note_host(self, encoded: Raw) -> None:
         try:
-            params = METHODS["initialize"].decode(msgspec.json.decode(line, type=_Initialize).params)
-        except (msgspec.DecodeError, InvalidParams, RecursionError):
+            params = METHODS["initialize"].decode(encoded)
+        except InvalidParams:
             return  # the handshake is refused
         self.host.client_capabilities, self.host.client = params.capabilities, params.client_info
-
-    def _forget_cancelled(self) -> None:
-        """Report the lines of cancelled requests as done: they get no response."""
-        ended = [id for id in self._numbers if not self.channel.is_running(id)]
-        for id in ended:
-            self._write_bytes(b"%d\n" % self._numbers.pop(id))
 
     # Messages to the host
 
     def send(self, message: bytes) -> None:
-        self._write_bytes(b"%b %b\n" % (self._number_of(message), to_line(message)))
+        self._write_bytes(b" %b\n" % to_line(message))
 
-    def _number_of(self, message: bytes) -> bytes:
-        """Return the number of the line that a message answers, with its mark; empty for other messages."""
-        if message[:1] == b"[":
-            return b"%d" % self._batches.popleft() if self._batches else b""
-        envelope = _read_envelope(message)
-        if envelope.method is not UNSET or not isinstance(envelope.id, int | str):
-            return b""
-        number = self._numbers.pop(envelope.id, None)
-        if number is None:
-            return b""
-        if number in self._marks:
-            self._marks.discard(number)
-            return b"%d!" % number
-        return b"%d" % number
+    def write_numbered(self, prefix: bytes, message: bytes | None) -> None:
+        """Report that the line of this number is done, with its response if it has one."""
+        self._write_bytes(b"%b\n" % prefix if message is None else b"%b %b\n" % (prefix, to_line(message)))
 
     def stop_reading(self) -> None:
         """Process no more lines, and tell the bridge which lines it can send to another hub."""

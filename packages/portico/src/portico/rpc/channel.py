@@ -188,7 +188,16 @@ class Channel:
 
     def receive(self, data: bytes, peer: PeerInfo | None = None) -> bytes | None:
         """Handle one message. Return the response if it is available immediately; otherwise it goes to `send`."""
-        frame = jsonrpc.decode_message(data, jsonrpc.MAX_JSON_NODES)
+        return self.receive_decoded(jsonrpc.decode_message(data, jsonrpc.MAX_JSON_NODES), data, peer=peer)
+
+    def receive_decoded(
+        self,
+        frame: JsonRpcMessage | MalformedMessage | list[JsonRpcMessage | MalformedMessage],
+        data: bytes,
+        stream: RequestStream | None = None,
+        peer: PeerInfo | None = None,
+    ) -> bytes | None:
+        """Handle a message like `receive`, decoded from `data` by the caller. Replies go to `stream` if given."""
         if (
             type(frame) is MalformedMessage
             and self._error_version is None
@@ -197,7 +206,7 @@ class Channel:
         ):
             # No earlier message determined the peer's protocol version, but this one carries it in its `_meta`.
             return jsonrpc.encode_error(frame.id, frame.error, FIRST_MODERN_VERSION)
-        return self.receive_message(frame, peer=peer)
+        return self.receive_message(frame, stream, peer)
 
     def receive_message(
         self,
