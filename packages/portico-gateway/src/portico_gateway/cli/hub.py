@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import sys
 import time
+from _socket import socket
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import msgspec
@@ -53,7 +53,7 @@ def send_command(directory: int, control: str, names: list[str]) -> Any:
     connection = location.connect(directory)
     if connection is None:
         return None
-    with connection:
+    with closing(connection):
         connection.settimeout(CONTROL_TIMEOUT_SECONDS)
         request = {"protocol": PROTOCOL, "control": control, "names": names}
         connection.sendall(msgspec.json.encode(request) + b"\n")
@@ -64,7 +64,7 @@ def send_command(directory: int, control: str, names: list[str]) -> Any:
     return msgspec.json.decode(body)
 
 
-def _read_all(connection: socket.socket) -> bytes:
+def _read_all(connection: socket) -> bytes:
     response = bytearray()
     try:
         while data := connection.recv(64 * 1024):

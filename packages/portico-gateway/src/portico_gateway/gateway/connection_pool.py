@@ -137,13 +137,23 @@ class ConnectionPool:
         if self.settings.problem:
             error_id = log_failure(log, f"{self.alias} is not configured", self.settings.problem)
             raise ToolError(f"{self.alias} is not configured (error id {error_id}).", error_type="ToolExecutionError")
-        able = forwardable_capabilities(call.capabilities if self.client is None else self.client.capabilities)
-        key = self._key(call, able)
+        lane = self.find_available(call)
+        return lane if lane is not None else await self._find_in_turn(call, self._able(call))
+
+    def find_available(self, call: Call) -> UpstreamConnection | None:
+        """Return the connection that a call can use without waiting, or None."""
+        if self.settings.problem:
+            return None
+        key = self._key(call, self._able(call))
         lane = self._find_idle(key)
-        # Fast path: no await and no queue, unless the connection is idle and its caller may have used up its share.
+        # Without a queue, unless the connection is idle and its caller may have used up its share.
         if lane is not None and (key is STATELESS_KEY or lane.in_flight or self._has_share(lane)):
             return lane
-        return await self._find_in_turn(call, able)
+        return None
+
+    def _able(self, call: Call) -> ClientCapabilities:
+        """Return the capabilities that the upstream sees."""
+        return forwardable_capabilities(call.capabilities if self.client is None else self.client.capabilities)
 
     async def _find_in_turn(self, call: Call, able: ClientCapabilities) -> UpstreamConnection:
         """Use an idle connection or open one, if the caller's share allows it; otherwise wait for a turn."""

@@ -23,7 +23,7 @@ from portico.protocol.errors import (
     ToolError,
 )
 from portico.protocol.header_params import HeaderParam
-from portico.protocol.jsonrpc import object_decoder
+from portico.protocol.jsonrpc import EMPTY_RAW, object_decoder
 from portico.protocol.methods import INPUT_REQUIRED_METHODS, as_input_required, is_minimal_call
 from portico.protocol.subscriptions import SubscriptionFilter
 from portico.protocol.tools import CallToolParams, ToolAnnotations
@@ -570,13 +570,14 @@ class UpstreamRouter(Provider):
 
 
 def _bare_params(call: Call, inward: str) -> Raw | None:
-    """Return the params of a tool call that consists only of a name, arguments and connection metadata; None otherwise.
+    """Return the params of a tool call that has nothing but a name, arguments and connection metadata, or None.
 
     The upstream connection adds its own metadata, so the client's can be dropped.
     """
     typed = None if call.read is None or call.read[0] is not call.params else call.read[1]
     if type(typed) is not CallToolParams or not is_minimal_call(call.params, typed):
         return None
-    if not is_connection_meta(bytes(typed.meta), cache=call.progress_token is None):
+    meta = typed.meta
+    if meta is not EMPTY_RAW and not is_connection_meta(bytes(meta), cache=call.progress_token is None):
         return None
     return Raw(b'{"name":%b,"arguments":%b}' % (jsonrpc.encode(inward), bytes(typed.arguments)))

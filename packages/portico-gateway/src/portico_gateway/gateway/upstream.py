@@ -429,7 +429,30 @@ class UpstreamProvider:
         """
         if tool and (pending_call := self.begin(call, tool, params)) is not None:
             return self._complete(call, params, *pending_call)
-        return self._call(replace(call, params=params, read=None, facet=None), binding, on_detach)
+        call = replace(call, params=params, read=None, facet=None)
+        if tool and (lane := self._find_session(call)) is not None:
+            return self._call_in_session(lane, call)
+        return self._call(call, binding, on_detach)
+
+    def _find_session(self, call: Call) -> UpstreamConnection | None:
+        """Return the connection to an upstream with sessions that can take a call of a client with a handshake now.
+
+        Such a call needs no other step: requests of the upstream reach the client while it is in flight. None if that
+        does not apply.
+        """
+        if call.protocol_version is None or call.protocol_version >= FIRST_MODERN_VERSION:
+            return None
+        if not self.calls_are_uniform or not self.health.is_well or isinstance(self.settings.target, InProcessTarget):
+            return None
+        lane = self.connections.find_available(call)
+        return None if lane is None or lane.is_stateless else lane
+
+    async def _call_in_session(self, lane: UpstreamConnection, call: Call) -> UpstreamResponse:
+        owner = self.concurrency.take(call)
+        if owner is None:
+            owner = await self._wait_for_place(call)
+        with AccountedCall(self.stats, self.concurrency, owner):
+            return UpstreamResponse(await self._send(lane, call), lane.protocol_version, lane)
 
     async def _call(self, call: Call, bound: Callable[[], bytes], detach: DetachHandler | None) -> UpstreamResponse:
         self.health.check(call)

@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import stat
 import sys
 import time
+
+# The module `socket` would double what a bridge imports, for features that it does not need.
+from _socket import SHUT_WR, socket
 
 from portico_gateway.hub import location
 from portico_gateway.hub.location import HubError
@@ -74,7 +76,7 @@ class Bridge:
     def __init__(self, greeting: bytes, host_in: int = 0, host_out: int = 1) -> None:
         self._greeting = greeting
         self._in, self._out = host_in, host_out
-        self._hub: socket.socket | None = None
+        self._hub: socket | None = None
         self._to_hub, self._to_host = bytearray(), bytearray()
         # The host's unfinished line, and whether the rest of a line above the limit is being discarded.
         self._host_line = bytearray()
@@ -217,7 +219,7 @@ class Bridge:
             while self._to_hub:
                 del self._to_hub[: self._hub.send(self._to_hub)]
             if self._host_ended:
-                self._hub.shutdown(socket.SHUT_WR)
+                self._hub.shutdown(SHUT_WR)
         except BlockingIOError:
             pass
         except OSError:
@@ -322,7 +324,7 @@ class Bridge:
                 raise HubError(answer.decode(errors="replace").strip())
         raise HubError("the hub closes its connections; see `portico hub logs`")
 
-    def _exchange_greeting(self, hub: socket.socket) -> bytes:
+    def _exchange_greeting(self, hub: socket) -> bytes:
         """Send the greeting and return the answer, or nothing if the connection ended. Raises HubError."""
         # Bounded: a hub that does not answer hangs.
         hub.settimeout(location.START_TIMEOUT_SECONDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import gc
 import logging
 import logging.handlers
 import os
@@ -434,6 +435,8 @@ def serve(directory: int, listener: socket.socket) -> None:
     async def main() -> None:
         await Hub(path).run(listener)
 
+    # The modules live as long as the daemon: collections need not examine them.
+    gc.freeze()
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from typing import Any
@@ -76,6 +77,8 @@ class HostSession(StdioConnection):
         self.names, self.pid = names, pid
         # Tasks, suspended calls and fair shares belong to a principal, so each host session is one.
         self.channel.peer = PeerInfo(Principal(id=f"host-{os.urandom(16).hex()}"))
+        # The daemon has one event loop; asking for it is a system call per message.
+        self.channel.dispatcher.loop = asyncio.get_running_loop()
         # A host may still answer a question of an earlier hub; its answer must not be taken for another one.
         self.channel.use_unique_ids(int.from_bytes(os.urandom(5), "big"))
         self._on_roots_changed = on_roots_changed

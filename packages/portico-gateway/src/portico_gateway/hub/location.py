@@ -1,14 +1,14 @@
 """The hub's private directory, its socket, and starting the daemon.
 
 The bridge imports this module, and a host starts one bridge per server: nothing here imports more than the interpreter
-has loaded anyway, except for `socket` and `fcntl`.
+has loaded anyway, except for modules in C.
 """
 
 from __future__ import annotations
 
+import _socket
 import fcntl
 import os
-import socket
 import stat
 import sys
 import time
@@ -102,17 +102,17 @@ def socket_path(directory: int) -> str:
     return os.path.join(hub_directory(), SOCKET_NAME)
 
 
-def check_peer(connection: socket.socket) -> None:
+def check_peer(connection: _socket.socket) -> None:
     """Raise HubError unless the other end of a connection is a process of this user."""
-    if not hasattr(socket, "SO_PEERCRED"):
+    if not hasattr(_socket, "SO_PEERCRED"):
         return  # elsewhere the mode of the directory is the only check
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
     user = int.from_bytes(credentials[4:8], sys.byteorder)
     if user != os.geteuid():
         raise HubError(f"the hub's socket belongs to user {user}, not to this user")
 
 
-def connect(directory: int) -> socket.socket | None:
+def connect(directory: int) -> _socket.socket | None:
     """Return a connection to the running hub, or None if no hub runs. Raises HubError."""
     try:
         about = os.stat(SOCKET_NAME, dir_fd=directory, follow_symlinks=False)
@@ -121,7 +121,7 @@ def connect(directory: int) -> socket.socket | None:
     if not stat.S_ISSOCK(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
         path = os.path.join(hub_directory(), SOCKET_NAME)
         raise HubError(f"{path} must be a socket owned by this user with mode 600; remove it to start again")
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     try:
         connection.connect(socket_path(directory))
         check_peer(connection)
@@ -134,7 +134,7 @@ def connect(directory: int) -> socket.socket | None:
     return connection
 
 
-def connect_or_start(directory: int) -> socket.socket:
+def connect_or_start(directory: int) -> _socket.socket:
     """Return a connection to the hub, started if none runs. Raises HubError."""
     connection = connect(directory)
     if connection is not None:

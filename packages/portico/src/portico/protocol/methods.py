@@ -254,6 +254,7 @@ class _Arguments(Struct):
 
 # Length of a compact tools/call without its values.
 _MIN_CALL_PARAMS_BYTES = len('{"name":"","arguments":,"_meta":}')
+_META_MEMBER_BYTES = len(',"_meta":')
 _only_meta = msgspec.json.Decoder(RequestParams)
 _only_arguments = msgspec.json.Decoder(_Arguments)
 
@@ -276,12 +277,9 @@ def decode_params(method: str, params: Raw) -> tuple[Any, Raw]:
     try:
         if type(typed) is CallToolParams:
             meta, arguments = typed.meta, typed.arguments
-            # With all three members and exactly this length, there is no room for a duplicate.
-            minimum = _MIN_CALL_PARAMS_BYTES + len(typed.name) + len(arguments) + len(meta)
-            if meta is EMPTY_RAW or arguments is EMPTY_RAW:
-                minimum = 0
             twice = (arguments is not EMPTY_RAW and has_duplicate_keys(arguments)) or (
-                len(params) != minimum
+                # Minimal params have no room for a duplicate.
+                not is_minimal_call(params, typed)
                 and has_duplicate_members(
                     bytes(params),
                     bytes(meta),
@@ -351,12 +349,13 @@ def decode_tool_call(data: bytes) -> ToolCallMessage | None:
 
 
 def is_minimal_call(params: Raw, decoded_params: CallToolParams) -> bool:
-    """Return whether the params of a tools/call are exactly a name, arguments and `_meta`, judging by their length."""
-    if decoded_params.meta is EMPTY_RAW or decoded_params.arguments is EMPTY_RAW:
+    """Return whether the params of a tools/call are exactly a name, arguments and perhaps `_meta`, judging by their
+    length.
+    """
+    if decoded_params.arguments is EMPTY_RAW:
         return False
-    return len(params) == _MIN_CALL_PARAMS_BYTES + len(decoded_params.name) + len(decoded_params.arguments) + len(
-        decoded_params.meta
-    )
+    length = _MIN_CALL_PARAMS_BYTES + len(decoded_params.name) + len(decoded_params.arguments)
+    return len(params) == length + (-_META_MEMBER_BYTES if (meta := decoded_params.meta) is EMPTY_RAW else len(meta))
 
 
 def register_method(row: Method) -> None:
