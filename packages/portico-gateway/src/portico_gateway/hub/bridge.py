@@ -430,12 +430,12 @@ def _set_nonblocking(fd: int) -> None:
 # Command line
 
 
-class _Usage(Exception):
-    pass
+class InvalidArguments(Exception):
+    """The arguments of `portico connect` are invalid."""
 
 
 def parse_arguments(words: list[str]) -> tuple[list[str], list[str], str | None, list[str] | None]:
-    """Return the names, variables, directory and command of a command line. Raises _Usage."""
+    """Return the names, variables, directory and command of a command line. Raises InvalidArguments."""
     names: list[str] = []
     variables: list[str] = []
     directory: str | None = None
@@ -444,25 +444,25 @@ def parse_arguments(words: list[str]) -> tuple[list[str], list[str], str | None,
         if word == "--":
             command = list(rest)
             if len(names) != 1 or not command:
-                raise _Usage("expected one NAME before -- and a command after it")
+                raise InvalidArguments("expected one NAME before -- and a command after it")
             return names, variables, directory, command
         option, equals, value = word.partition("=")
         if option in ("--env", "--cwd"):
             value = value if equals else next(rest, "")
             if not value:
-                raise _Usage(f"{option} requires a value")
+                raise InvalidArguments(f"{option} requires a value")
             if option == "--cwd":
                 directory = value
             else:
                 variables.append(value)
         elif word.startswith("-"):
-            raise _Usage(f"unknown option {word!r}; expected --env, --cwd or --")
+            raise InvalidArguments(f"unknown option {word!r}; expected --env, --cwd or --")
         else:
             names.append(word)
     if not names:
-        raise _Usage("expected the NAME of a server")
+        raise InvalidArguments("expected the NAME of a server")
     if variables or directory:
-        raise _Usage("--env and --cwd require a command after --")
+        raise InvalidArguments("--env and --cwd require a command after --")
     return names, variables, directory, None
 
 
@@ -514,7 +514,7 @@ def run(words: list[str]) -> int:
     """Run `portico connect` and return the exit status."""
     try:
         return Bridge(build_greeting(*parse_arguments(words))).run()
-    except _Usage as mistake:
+    except InvalidArguments as mistake:
         print(f"portico: connect: {_printable(str(mistake))}. Try `portico connect --help`.", file=sys.stderr)
         return 2
     except HubError as failure:

@@ -90,7 +90,7 @@ class HostSession(StdioConnection):
     def _receive(self, line: bytes | None) -> bytes | None:
         self._received += 1
         if line is None:
-            return b"%d %b" % (self._received, super()._receive(line))
+            return b"%d %b" % (self._received, super()._receive(line) or b"")
         message = jsonrpc.decode_message(line, jsonrpc.MAX_JSON_NODES)
         prefix = b"%d" % self._received
         method: object = UNSET
@@ -115,7 +115,7 @@ class HostSession(StdioConnection):
     def _is_running(self, message: JsonRpcMessage | MalformedMessage | list[Any]) -> bool:
         """Return whether a task works on a message, or on a member of a batch, and reports the line as done."""
         if type(message) is JsonRpcMessage:
-            return message.method is not UNSET and self.channel.is_running(message.id)
+            return message.method is not UNSET and self.channel.is_running(message.id)  # type: ignore[arg-type]
         return type(message) is list and any(map(self._is_running, message))
 
     def _note_host(self, encoded: Raw) -> None:
