@@ -20,6 +20,7 @@ from support.node_scripts import PINS, Conversation, ScriptResult, Scripts
 HERE = Path(__file__).resolve().parent
 EVERYTHING = HERE.parent.parent / "examples" / "everything.py"
 SMALL = f"{HERE / 'server.py'}:server"
+BOUNDED = f"{HERE / 'server.py'}:bounded"
 MODERN = "2026-07-28"
 
 
@@ -57,9 +58,9 @@ def leg(request: pytest.FixtureRequest) -> Leg:
 def said(leg: Leg, scripts: Scripts, serve: Callable[..., Any]) -> Conversation:
     talk = partial(scripts.run, f"{leg.client}.mjs", leg.revision)
     if leg.transport == "stdio":
-        return Conversation(talk(json.dumps(_words(EVERYTHING)), json.dumps(_words(SMALL))))
-    with serve("everything") as everything, serve("changing") as small:
-        return Conversation(talk(everything, small))
+        return Conversation(talk(*(json.dumps(_words(server)) for server in (EVERYTHING, SMALL, BOUNDED))))
+    with serve("everything") as everything, serve("changing") as small, serve("bounded") as bounded:
+        return Conversation(talk(everything, small, bounded))
 
 
 def _words(server: object) -> list[str]:
@@ -101,6 +102,24 @@ def test_results_of_every_kind_are_read(leg, said):
     assert said["kinds of results"] == (
         structured if leg.revision >= "2025-06-18" else dict.fromkeys(structured, "none")
     )
+
+
+@pytest.mark.parametrize("size", [100_000, 3_000_000])
+def test_long_results_are_shortened_and_the_rest_is_read(leg, said, size):
+    assert said["text of 1000"] == {"shown": 1_000, "links": []}
+    result = said[f"text of {size}"]
+    assert result["shown"] < 20_000
+    assert result["links"] == ([f"result://{result['id']}"] if leg.revision >= "2025-06-18" else [])
+    assert (result["end"], result["whole"]) == ("A line of the text.\n", size)
+
+
+def test_shortened_structured_content_passes_the_validation_of_the_clients(leg, said):
+    result = said["list of 5000"]
+    assert result["isError"] is False
+    if leg.revision >= "2025-06-18":
+        assert 10 < result["structured"] < 5_000
+    else:
+        assert result["structured"] is None
 
 
 def test_tool_error_is_returned_as_a_result(said):

@@ -1,8 +1,8 @@
 // What both TypeScript clients say to us. Each step is printed as one line of JSON: {"step", "value"} or {"step", "error"}.
 //
-// node v1.mjs REVISION EVERYTHING SMALL
+// node v1.mjs REVISION EVERYTHING SMALL BOUNDED
 //
-// EVERYTHING and SMALL are where the two servers are: a URL, or the words of a command in a JSON array.
+// EVERYTHING, SMALL and BOUNDED are where the servers are: a URL, or the words of a command in a JSON array.
 
 const PATIENCE = 10_000;
 
@@ -75,11 +75,12 @@ const text = (result) => result.content[0].text;
 export async function converse(connect) {
   const [revision, ...places] = process.argv.slice(2);
   if (places[0] === "ten") return tenAtOnce(connect, revision, new URL(places[1]));
-  const [everything, small] = places.map((place) => (place.startsWith("[") ? JSON.parse(place) : new URL(place)));
+  const [everything, small, bounded] = places.map((place) => (place.startsWith("[") ? JSON.parse(place) : new URL(place)));
   const complaints = [];
   for (const [where, about] of [
     [everything, aboutEverything],
     [small, aboutSmall],
+    [bounded, aboutBounded],
   ]) {
     const person = new Person();
     const heard = new Heard();
@@ -195,6 +196,28 @@ async function aboutEverything(peer, person, heard, modern) {
   person.content = { name: "Alice", color: "blue" };
   await step("three questions", async () => text(await call("test_input_required_result_multiple_inputs")));
   await step("two rounds", async () => text(await call("test_input_required_result_multi_round")));
+}
+
+// A server with a budget for results: what arrives of long ones, and whether the rest can be read.
+async function aboutBounded(peer) {
+  const { client, call } = peer;
+  await client.listTools();
+  for (const size of [1_000, 100_000, 3_000_000]) {
+    await step(`text of ${size}`, async () => {
+      const { content } = await call("long_text", { size });
+      const texts = content.filter((block) => block.type === "text").map((block) => block.text);
+      const links = content.filter((block) => block.type === "resource_link").map((block) => block.uri);
+      const id = /result:\/\/([\w-]{32})/.exec(texts.join(" "))?.[1];
+      if (!id) return { shown: texts.join("").length, links };
+      const [read] = (await call("read_result", { id, offset: size - 20 })).content;
+      const [whole] = (await client.readResource({ uri: `result://${id}` })).contents;
+      return { shown: texts.join("").length, links, id, end: read.text, whole: whole.text.length };
+    });
+  }
+  await step("list of 5000", async () => {
+    const result = await call("long_list", { count: 5_000 });
+    return { isError: result.isError ?? false, structured: result.structuredContent?.result?.length ?? null };
+  });
 }
 
 async function aboutSmall(peer, person, heard, modern) {

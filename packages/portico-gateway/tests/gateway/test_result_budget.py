@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -11,13 +12,14 @@ from msgspec import Raw
 
 from portico import Client, Server, ToolError, UsageError
 from portico.auth.principal import Principal
-from portico.extend import Call, configure_access
+from portico.extend import Call, ResultLimits, configure_access
 from portico.protocol.content import ResourceLink, TextContent
 from portico.protocol.jsonrpc import encode
 from portico.search import ToolSearchServer
 from portico.server.results.settings import MAX_RESULT_SIZE_META_KEY
 from portico.tokens import estimate_tokens
 from portico_gateway import Gateway
+from support.paths import ROOT
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 
@@ -74,6 +76,40 @@ async def test_results_are_bounded_between_all_versions(version: Any, inner: Any
         assert read.content[0].text == "name 4999"
         [contents, *_] = await client.read_resource(f"result://{id_in(large)}")
         assert len(contents.text) == 300_000
+
+
+BOUNDED_SERVER = [sys.executable, "-m", "portico", "serve", f"{ROOT / 'tests/peers/server.py'}:bounded"]
+
+
+@pytest.mark.parametrize("kind", ["process", "in process"])
+@pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
+async def test_results_of_an_upstream_with_a_budget_are_read_at_the_gateway(version: Any, kind: str) -> None:
+    gateway = Gateway(max_result_tokens=1_000)
+    if kind == "process":
+        gateway.add_upstream("up", {"command": BOUNDED_SERVER[0], "args": BOUNDED_SERVER[1:]})
+    else:
+        inner = upstream()
+        inner.add(ResultLimits(2_000))
+        gateway.add_upstream("up", inner)
+    async with Client(gateway, protocol_version=version) as client:
+        tool = "up_long_text" if kind == "process" else "up_text"
+        large = await client.call_tool(tool, {"size": 100_000})
+        assert tokens_of(large) <= 1_000
+        read = await client.call_tool("read_result", {"id": id_in(large), "offset": 99_980})
+        assert read.content[0].text == "A line of the text.\n"
+        # Only the gateway stores it: nobody can read it at the upstream, where all callers may be one.
+        with pytest.raises(ToolError, match="Unknown or expired"):
+            await client.call_tool("up_read_result", {"id": id_in(large)})
+
+
+async def test_upstream_bounds_its_results_if_the_gateway_does_not() -> None:
+    inner = upstream()
+    inner.add(ResultLimits(2_000))
+    async with Client(Gateway({"up": inner}, max_result_tokens=0)) as client:
+        large = await client.call_tool("up_text", {"size": 100_000})
+        assert tokens_of(large) <= 2_000
+        read = await client.call_tool("up_read_result", {"id": id_in(large), "offset": 99_980})
+        assert read.content[0].text == "A line of the text.\n"
 
 
 async def test_structured_content_that_cannot_be_shortened_is_an_error_with_the_link() -> None:

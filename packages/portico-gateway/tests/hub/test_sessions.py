@@ -9,13 +9,16 @@ import random
 import re
 import shutil
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from portico.server.results.settings import RESULTS_CAPABILITY
 from portico_gateway.hub.daemon import ControlRequest, Hub
 from support.hub_hosts import SERVER, TIMEOUT_SECONDS, Host, attached_host, connect, greeting, parse
+from support.paths import ROOT
 
 SHARED = "[server.server]\nshared = true\n"
 
@@ -68,7 +71,7 @@ async def test_hosts_share_a_stateless_server(hub: Hub, hub_directory: Path) -> 
         first, second = await item.call("about"), await two.call("about")
         assert first["pid"] == second["pid"]
         # A shared process cannot ask one of its hosts, so it sees a client without features.
-        assert first["client"]["capabilities"] == {}
+        assert first["client"]["capabilities"] == {"experimental": RESULTS_CAPABILITY}
         assert first["client"]["clientInfo"]["name"] not in ("one", "two")
 
 
@@ -340,6 +343,24 @@ async def test_results_are_shortened_once_and_read_by_their_host(hub: Hub, hub_d
         assert id is not None
         rest = await host.request("tools/call", {"name": "read_result", "arguments": {"id": id[1], "offset": 50_000}})
         assert "word word" in str(rest["result"]["content"]) and not rest["result"].get("isError")
+
+
+@pytest.mark.parametrize("shared", ["true", "false"])
+async def test_results_of_a_server_with_a_budget_are_read_at_the_hub(
+    hub: Hub, hub_directory: Path, shared: str
+) -> None:
+    (hub_directory / "hub.toml").write_text(f"[server.server]\nshared = {shared}\nmax_result_tokens = 1000\n")
+    command = (sys.executable, "-m", "portico", "serve", f"{ROOT / 'tests/peers/server.py'}:bounded")
+    async with attached_host(command=command) as host:
+        names = [tool["name"] for tool in (await host.request("tools/list"))["result"]["tools"]]
+        assert names.count("read_result") == 1
+        params = {"name": "long_text", "arguments": {"size": 100_000}}
+        result = (await host.request("tools/call", params))["result"]
+        assert len(str(result)) < 10_000
+        id = re.search(r"result://([\w-]+)", str(result))
+        assert id is not None
+        rest = await host.request("tools/call", {"name": "read_result", "arguments": {"id": id[1], "offset": 99_980}})
+        assert rest["result"]["content"][0]["text"] == "A line of the text.\n"
 
 
 async def test_hub_setting_turns_the_result_budget_off(hub: Hub, hub_directory: Path) -> None:

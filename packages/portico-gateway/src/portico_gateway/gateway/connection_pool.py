@@ -20,6 +20,7 @@ from portico.rpc.call import Call, ClientConnection
 from portico.rpc.error_ids import log_failure
 from portico.rpc.fair_queue import get_caller_key
 from portico.rpc.identity import principal_id
+from portico.server.results.settings import declare_bounding
 from portico.transports.targets import UrlTarget
 from portico_gateway.gateway.accounting import LOCAL, FairQueue, UpstreamHealth, reserve
 from portico_gateway.gateway.client_handlers import ClientHandlers
@@ -100,6 +101,8 @@ class ConnectionPool:
         self._retired: list[UpstreamConnection] = []
         # Set if all callers are one client, or are shown to the upstream as one.
         self.client: SessionClient | None = None
+        # Whether results are bounded here, so that the upstream need not.
+        self.bounds_results: Callable[[], bool] = lambda: False
         # Callers who may share a connection wait while one of them opens it; others do not wait.
         self._opening: WeakValueDictionary[Any, asyncio.Lock] = WeakValueDictionary()
         self._being_opened = 0
@@ -312,7 +315,7 @@ class ConnectionPool:
             UpstreamConnection,
             self._with_headers(call),
             info,
-            able,
+            declare_bounding(able) if self.bounds_results() else able,
             self._on_notification,
             self._opened,
             self._missed,

@@ -225,6 +225,7 @@ class Gateway(Server):
             routes.on_resource_updated,
             self._make_upstream_auth(settings),
         )
+        routes.upstreams[alias].connections.bounds_results = lambda: self.bounds_results_of(settings)
         self._add_connect_tool(routes.upstreams[settings.alias])
         if (limits := find_result_limits(self)) is not None:
             limits.refresh()
@@ -236,6 +237,10 @@ class Gateway(Server):
         """Load the cached catalog of an upstream that was added at run time, and notify subscribers."""
         await upstream.load_cached_catalog()
         self._refresh_for_subscribers()
+
+    def bounds_results_of(self, settings: UpstreamSettings) -> bool:
+        """Return whether this gateway bounds the results of an upstream, so that the upstream need not."""
+        return settings.max_result_tokens != 0 and find_result_limits(self) is not None
 
     def upstream_result_tokens(self) -> dict[str, int | None]:
         """Return the budgets of upstreams that have their own, by alias."""

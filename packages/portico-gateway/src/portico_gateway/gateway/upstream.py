@@ -38,6 +38,7 @@ from portico.rpc.handshake.input_requests import resolve_input_requests
 from portico.rpc.observers import OBSERVERS
 from portico.rpc.supervision import BackgroundTasks
 from portico.secret_references import SecretResolver
+from portico.server.results.settings import declare_bounding, find_result_limits
 from portico.transports.event_loop import LifespanTask
 from portico.transports.http_client.streamable_http import PendingHttpCall
 from portico.transports.process import STDERR_MARKER
@@ -129,6 +130,8 @@ class UpstreamProvider:
         # Whether all calls are alike: no per-call credentials or headers, and no requests answered here.
         self.calls_are_uniform = auth is None and self.client_handlers is None and not settings.forward_headers
         callbacks = (self._on_notification, self._on_connected, self._on_gap, self._on_features_known)
+        # The capabilities of the last call to a server in this process, and those that it was sent with.
+        self._bounding = (NO_CAPABILITIES, declare_bounding(NO_CAPABILITIES))
         self.connections = ConnectionPool(settings, info, bridge, self.health, *callbacks, auth, self.client_handlers)
         self.change_listener = UpstreamChangeListener(
             local_handler, self.connections.acquire, self._refresh_all, partial(on_resource_updated, self)
@@ -634,6 +637,10 @@ class UpstreamProvider:
         if self._host is None:
             self._host = LifespanTask(get_capabilities(target.handler).lifespan)
             await self._host.entered
+        if self.connections.bounds_results() and find_result_limits(target.handler) is not None:
+            if self._bounding[0] is not call.capabilities:
+                self._bounding = call.capabilities, declare_bounding(call.capabilities)
+            call = replace(call, capabilities=self._bounding[1])
         result = await target.handler(replace(call, protocol_version=FIRST_MODERN_VERSION))
         result = await self._resolve_inputs(
             replace(call, protocol_version=FIRST_MODERN_VERSION), result, target.handler

@@ -21,7 +21,7 @@ from portico.transports.targets import CommandTarget, InProcessTarget
 from portico_gateway.gateway.catalog_cache import CatalogCache
 from portico_gateway.gateway.connection import SessionClient
 from portico_gateway.gateway.gateway import DiscoveryService, Gateway
-from portico_gateway.gateway.settings import make_upstream_settings
+from portico_gateway.gateway.settings import UpstreamSettings, make_upstream_settings
 from portico_gateway.gateway.upstream import UpstreamProvider
 from portico_gateway.hub.settings import ServerCommand
 
@@ -105,6 +105,10 @@ class ServerGateway(Gateway):
         self._add_service(DiscoveryService(self._describe_servers))
         # The user of a host is the operator of its servers.
         self.serve_operator()
+
+    def bounds_results_of(self, settings: UpstreamSettings) -> bool:
+        # The gateway of each host does, or the host itself.
+        return True
 
     @property
     def providers(self) -> list[UpstreamProvider]:

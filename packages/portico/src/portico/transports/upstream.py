@@ -138,7 +138,13 @@ class RequestMetaEncoder:
         cached = self._others.peek(id(able))
         if cached is not None and cached[0] is able and cached[1] == level:
             return cached[2]
-        own = self._identity.capabilities if able is NO_CAPABILITIES else able
+        own = able
+        if able is NO_CAPABILITIES:
+            own = self._identity.capabilities
+        elif self._identity.capabilities.experimental:
+            # What the forwarding side does itself, whatever its client supports.
+            experimental = {**(able.experimental or {}), **self._identity.capabilities.experimental}
+            own = replace(able, experimental=experimental)
         identity = ClientIdentity(self._identity.info, own, level)  # type: ignore[arg-type]
         meta = jsonrpc.encode(identity.build_meta(self._revision))
         self._others[id(able)] = able, level, meta

@@ -62,6 +62,7 @@ from portico.server.results.settings import (
     READ_RESULT_TOOL,
     RESULTS_META_KEY,
     ResultSettings,
+    declares_bounding,
     parse_options,
 )
 from portico.server.results.shortening import (
@@ -275,6 +276,8 @@ class ResultLimits(Service):
 
     async def bound_result(self, call: Call, name: str | None, result: Any, definition: Tool | None = None) -> Any:
         """Return a tool's result within the budget of its caller. `name` is None if the tool is unknown."""
+        if declares_bounding(call.capabilities):
+            return result
         if definition is None:
             tool = await self._find_tool(call, name, result)
         else:

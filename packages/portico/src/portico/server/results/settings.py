@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta, Raw, Struct
+from msgspec.structs import replace
 
 from portico._lazy import LazyModule, get_loaded_module
 from portico.protocol.errors import UsageError
+from portico.protocol.meta import ClientCapabilities
 from portico.server.results.storage import StorageLimits
 from portico.settings_file import convert
 
@@ -26,9 +28,12 @@ DEFAULT_MAX_TOKENS = 20_000
 # The summary and the link need room.
 MIN_TOKENS = 500
 
-# Claude Code accepts longer texts of a tool with this member in its `_meta`, up to a maximum.
 # Marks the tool and the resource template that read stored results: they are not part of the contract of a server.
 RESULTS_META_KEY = "portico/results"
+# An experimental capability of clients that bound results themselves: a gateway. Results that an upstream has shortened
+# could only be read at the upstream, under another name of its tool.
+RESULTS_CAPABILITY = {RESULTS_META_KEY: dict[str, Any]()}
+# Claude Code accepts longer texts of a tool with this member in its `_meta`, up to a maximum.
 MAX_RESULT_SIZE_META_KEY = "anthropic/maxResultSizeChars"
 MAX_RESULT_SIZE_CHARS = 500_000
 # Characters of a text that is cheap to encode, such as prose and code.
@@ -80,6 +85,16 @@ def declare_result_size(meta: Any, tokens: int) -> dict[str, Any]:
     return {MAX_RESULT_SIZE_META_KEY: chars, **members}
 
 
+def declare_bounding(able: ClientCapabilities) -> ClientCapabilities:
+    """Return the capabilities of a client that bounds results itself."""
+    return replace(able, experimental={**(able.experimental or {}), **RESULTS_CAPABILITY})
+
+
+def declares_bounding(able: ClientCapabilities) -> bool:
+    """Return whether a client bounds results itself."""
+    return able.experimental is not None and RESULTS_META_KEY in able.experimental
+
+
 def check_settings(settings: ResultSettings) -> ResultSettings:
     """Return the settings. Raises UsageError for a budget that is too small."""
     check_tokens("max_tokens", settings.max_tokens)
@@ -113,11 +128,12 @@ def apply_result_settings(server: Server, settings: ResultSettings | None) -> No
 
 
 def find_result_limits(server: Any) -> service.ResultLimits | None:
-    """Return the service that bounds the results of a server, or None."""
-    services: list[Any] = server.service_registry.services
+    """Return the service that bounds the results of a server or another handler, or None."""
     module = get_loaded_module("portico.server.results.service")
-    if module is None:
+    registry = getattr(server, "service_registry", None)
+    if module is None or registry is None:
         return None
+    services: list[Any] = registry.services
     return next((item for item in services if isinstance(item, module.ResultLimits)), None)
 
 
