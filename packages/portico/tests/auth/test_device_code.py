@@ -124,6 +124,23 @@ def test_login_ends_when_the_code_has_expired() -> None:
     assert server.now <= 65
 
 
+@pytest.mark.parametrize("change", [-1e9, 1e9])
+def test_change_of_the_clock_neither_ends_nor_prolongs_the_login(change: float) -> None:
+    server = Server([PENDING, TOKEN])
+    perform = server.perform
+
+    def change_clock(asked: Any) -> FetchResponse | None:
+        if isinstance(asked, DeviceCodeRequest):
+            server.now += change
+        return perform(asked)
+
+    server.perform = change_clock  # type: ignore[method-assign]
+    assert server.login(GRANT).access_token == "a-1"
+    server.polls = [PENDING] * 20
+    with pytest.raises(AuthorizationError, match="code has expired"):
+        server.login(GRANT)
+
+
 @pytest.mark.parametrize(
     ("interval", "wait"), [(None, 5.0), (0, 5.0), (-1, 5.0), (0.001, 1.0), (1e9, 60.0), ("5", 5.0), (True, 5.0)]
 )

@@ -59,10 +59,13 @@ class DeviceCode(InteractiveGrant):
         action = f"Waiting for the login at {quote_untrusted(request.issuer)}"
         form = request.build_form(DEVICE_CODE, device_code=authorization.device_code)
         form.pop("scope", None)  # the scope was fixed with the device code
-        interval, deadline = authorization.interval, request.clock() + authorization.prompt.expires_in
+        # The waits are added up, because the clock of the machine may be set in the meantime: a login on a device that
+        # has just started is a typical case.
+        interval, left = authorization.interval, authorization.prompt.expires_in
         while True:
             yield WaitRequest(interval)
-            if request.clock() >= deadline:
+            left -= interval
+            if left <= 0:
                 raise AuthorizationError("The login was not completed in time and its code has expired. Start again.")
             try:
                 issued = yield from request_token(request, form, client, action)
