@@ -13,7 +13,7 @@ from portico.auth import device_code
 from portico.auth.client_registration import DEVICE_CODE, ClientRegistration
 from portico.auth.device_code import DeviceCode, UserLogin
 from portico.auth.errors import AuthorizationError, DiscoveryError, GrantDenied, UnsafeUrl
-from portico.auth.flow import BrowserRequest, DeviceCodeRequest, FetchResponse, WaitRequest
+from portico.auth.flow import BrowserRequest, DeviceCodeRequest, FetchResponse, WaitRequest, drive
 from portico.auth.grants import TokenRequest
 from portico.auth.metadata import AuthorizationServerMetadata, DiscoveredAuthorizationServer
 from portico.auth.token_storage import TokenStorage
@@ -54,15 +54,17 @@ class Server:
             issuer=ISSUER, token_endpoint=f"{ISSUER}/token", registration_endpoint=f"{ISSUER}/register", **options
         )
 
-    def login(self, grant: Any) -> Token:
-        request = TokenRequest(
+    def token_request(self) -> TokenRequest:
+        return TokenRequest(
             server=RESOURCE,
             authorization_server=DiscoveredAuthorizationServer(RESOURCE, self.metadata),
             scopes=("read",),
             credentials=TokenStorage(),
             clock=lambda: self.now,
         )
-        flow, reply = grant.token(request), None
+
+    def login(self, grant: Any) -> Token:
+        flow, reply = grant.token(self.token_request()), None
         while True:
             try:
                 response = flow.send(reply)
@@ -108,6 +110,30 @@ def test_failing_server_is_polled_less_often() -> None:
     server = Server([503, 500, TOKEN], {**CODES, "expires_in": 600})
     server.login(GRANT)
     assert server.waits == [5.0, 10.0, 20.0]
+
+
+async def test_polling_continues_after_the_network_failed() -> None:
+    server = Server([PENDING, TOKEN])
+    failures = [AuthorizationError("https://login.example/token could not be fetched: no route to host")] * 2
+
+    async def perform(asked: Any) -> FetchResponse | None:
+        if failures and getattr(asked, "url", "").endswith("/token"):
+            raise failures.pop()
+        return server.perform(asked)
+
+    token = await drive(GRANT.token(server.token_request()), perform)
+    assert token.access_token == "a-1"
+    assert server.waits == [5.0, 10.0, 20.0, 20.0]
+
+
+@pytest.mark.parametrize("failure", [AuthorizationError("no route to host"), UnsafeUrl("a private address")])
+async def test_failed_request_for_codes_ends_the_login(failure: AuthorizationError) -> None:
+    async def perform(asked: Any) -> FetchResponse | None:
+        raise failure
+
+    with pytest.raises(AuthorizationError) as raised:
+        await drive(GRANT.token(Server([]).token_request()), perform)
+    assert raised.value is failure
 
 
 @pytest.mark.parametrize("error", ["access_denied", "expired_token", "invalid_grant", "unauthorized_client"])

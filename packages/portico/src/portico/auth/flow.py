@@ -9,13 +9,14 @@ A driver that cannot perform a request throws the error into the flow or lets it
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 from msgspec import Struct
 
-from portico.auth.errors import InvalidRedirect
+from portico.auth.errors import AuthorizationError, InvalidRedirect, UnsafeUrl
 from portico.auth.url_policy import MAX_RESPONSE_BYTES, check_url
 from portico.protocol.errors import UsageError
 from portico.protocol.json_depth import decode_bounded
@@ -89,14 +90,22 @@ AuthFlow = Generator[FlowRequest, FlowResponse, T]
 
 
 async def drive(flow: AuthFlow[T], perform: Callable[[FlowRequest], Awaitable[FlowResponse]]) -> T:
-    """Run a flow and return its result. `perform` answers each request that the flow yields."""
-    reply: FlowResponse = None
+    """Run a flow and return its result. `perform` answers each request that the flow yields.
+
+    The flow can handle a failed fetch, for example repeat it, but not one that was refused as unsafe.
+    """
+    resume: Callable[[], FlowRequest] = partial(flow.send, None)
     while True:
         try:
-            request = flow.send(reply)
+            request = resume()
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
-        reply = await perform(request)
+        try:
+            resume = partial(flow.send, await perform(request))
+        except AuthorizationError as failure:
+            if not isinstance(request, FetchRequest) or isinstance(failure, UnsafeUrl):
+                raise
+            resume = partial(flow.throw, failure)
 
 
 async def drive_without_browser(flow: AuthFlow[T], fetch: Callable[[FetchRequest], Awaitable[FetchResponse]]) -> T:
