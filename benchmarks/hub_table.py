@@ -1,12 +1,15 @@
 """Hosts with and without the hub: processes, memory, time to the first tool list; and the bridge alone.
 
-    python benchmarks/hub_table.py [--hosts 6] [--servers filesystem,memory,thinking,time,calculator] [--no-calls]
+    python benchmarks/hub_table.py [--hosts 6] [--servers filesystem,memory,thinking,time,calculator]
 
 The servers are those of tests/peers/real_servers.py and are installed when they are missing. Three cases are measured:
 without the hub; with the hub, each server once per host; with the hub, every server declared `shared`. A case starts
-all hosts with all servers, waits for every tool list, calls one tool of each server per host unless `--no-calls` is
-given, and then counts processes and their proportional set size (PSS). The hub's cache of tool lists is warm, as on
-every day but the first.
+all hosts with all servers and waits for every tool list; then it calls one tool of each server per host. After each of
+the two steps it counts the processes and their proportional set size (PSS), in which pages that several processes share
+count once. The hub's cache of tool lists is warm, as on every day but the first.
+
+Then a single bridge is measured: its start, its memory, and the time that it and the hub add to a call of a small
+server. Direct and bridged calls alternate in rounds, so that a change of the machine's load affects both.
 """
 
 from __future__ import annotations
@@ -37,11 +40,23 @@ HANDSHAKE_VERSION = "2025-06-18"
 ECHO = ROOT / "tests/support/programs/handshake_server.py"
 
 
-class Figures(NamedTuple):
+# For the start of all processes of a case on a busy machine.
+TIMEOUT_SECONDS = 120.0
+
+
+class Memory(NamedTuple):
+    """Processes and their memory in MB: in total, of the bridges, and of the hub."""
+
     processes: int
-    memory_mb: float
-    first_list_ms: float
-    last_list_ms: float
+    total: float
+    bridges: float
+    hub: float
+
+
+class Figures(NamedTuple):
+    listed: Memory
+    called: Memory
+    list_ms: list[float]
 
 
 def descendants(roots: list[int]) -> list[int]:
@@ -78,30 +93,41 @@ def hub_process() -> list[int]:
     return [about["pid"]] if about.get("running") else []
 
 
+def count_memory(hub: list[int]) -> Memory:
+    """Return the processes of this benchmark and of the hub."""
+    pids = [pid for pid in descendants([os.getpid(), *hub]) if pid != os.getpid()]
+    bridges = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            bridges += [pid] if b"connect" in words[:5] else []
+    return Memory(len(pids), memory_mb(pids), memory_mb(bridges), memory_mb(hub))
+
+
 async def measure(entries: dict[str, dict[str, Any]], hosts: int, calls: dict[str, Any], *, hub: bool) -> Figures:
-    """Start all hosts, wait for the lists, call the tools, and count."""
-    async with contextlib.AsyncExitStack() as stack:
+    """Start all hosts, wait for the lists, call the tools, and count after each step."""
+    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(TIMEOUT_SECONDS):
         begun = time.perf_counter()
         times: list[float] = []
 
         async def attach(entry: dict[str, Any]) -> Client:
             client = await stack.enter_async_context(Client(entry, protocol_version=HANDSHAKE_VERSION))
             await client.list_tools()
-            times.append(time.perf_counter() - begun)
+            times.append((time.perf_counter() - begun) * 1000)
             return client
 
         connected = await asyncio.gather(*(attach(entry) for _ in range(hosts) for entry in entries.values()))
         clients = list(zip([name for _ in range(hosts) for name in entries], connected, strict=True))
+        hub_pids = hub_process() if hub else []
+        listed = count_memory(hub_pids)
 
         async def use(name: str, client: Client) -> None:
-            if name in calls:
-                tool, arguments = calls[name]
-                with contextlib.suppress(ToolError, PorticoError):
-                    await client.call_tool(tool, arguments)
+            tool, arguments = calls[name]
+            with contextlib.suppress(ToolError, PorticoError):
+                await client.call_tool(tool, arguments)
 
-        await asyncio.gather(*(use(name, client) for name, client in clients))
-        pids = [pid for pid in descendants([os.getpid(), *(hub_process() if hub else [])]) if pid != os.getpid()]
-        return Figures(len(pids), memory_mb(pids), min(times) * 1000, max(times) * 1000)
+        await asyncio.gather(*(use(name, client) for name, client in clients if name in calls))
+        return Figures(listed, count_memory(hub_pids), sorted(times))
 
 
 def through_hub(name: str, entry: dict[str, Any]) -> dict[str, Any]:
@@ -117,21 +143,33 @@ def through_hub(name: str, entry: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def latency(entry: dict[str, Any], calls: int = 2000) -> float:
-    """Return the median time of a call in microseconds."""
-    async with Client(entry, protocol_version=HANDSHAKE_VERSION) as client:
-        times = []
-        for _ in range(calls):
-            begun = time.perf_counter()
-            await client.call_tool("echo", {"text": "x"})
-            times.append(time.perf_counter() - begun)
-        return statistics.median(times) * 1e6
+async def latencies(entries: list[dict[str, Any]], rounds: int = 10, calls: int = 300) -> list[float]:
+    """Return the median time of a call through each entry in microseconds."""
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(Client(entry, protocol_version=HANDSHAKE_VERSION)) for entry in entries
+        ]
+        times: list[list[float]] = [[] for _ in clients]
+        for _ in range(rounds):
+            for client, measured in zip(clients, times, strict=True):
+                # Not measured: the caches of the processor are those of the other process.
+                for number in range(calls + 20):
+                    begun = time.perf_counter()
+                    await client.call_tool("echo", {"text": "x"})
+                    if number >= 20:
+                        measured.append((time.perf_counter() - begun) * 1e6)
+        return [statistics.median(measured) for measured in times]
 
 
-def bridge_start_ms(entry: dict[str, Any], repeats: int = 20) -> tuple[float, float]:
-    """Return the median time from the start of a bridge to its first answer in ms, and its memory in MB."""
-    times, memory = [], 0.0
+def bridge_start_ms(entry: dict[str, Any], repeats: int = 30) -> tuple[float, float, float]:
+    """Return the median times from the start of a bridge to its first answer, and of an empty Python program, in ms;
+    and the bridge's resident memory in MB.
+    """
+    times, empty, memory = [], [], 0.0
     for _ in range(repeats):
+        begun = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+        empty.append(time.perf_counter() - begun)
         begun = time.perf_counter()
         process = subprocess.Popen(
             [entry["command"], *entry["args"]],
@@ -151,15 +189,16 @@ def bridge_start_ms(entry: dict[str, Any], repeats: int = 20) -> tuple[float, fl
         process.stdin.close()
         process.wait()
         process.stdout.close()
-    return statistics.median(times) * 1000, memory
+    return statistics.median(times) * 1000, statistics.median(empty) * 1000, memory
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=6)
     parser.add_argument("--servers", default="filesystem,memory,thinking,time,calculator")
-    parser.add_argument("--no-calls", action="store_true")
     arguments = parser.parse_args()
+    # Installed packages are compiled; a process that compiles them again would be measured doing that.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     servers = {server.alias: server for server in real_servers.SERVERS}
     work = Path(tempfile.mkdtemp(prefix="hub-table-"))
     os.environ["PORTICO_HUB"] = str(work / "hub")
@@ -173,8 +212,7 @@ def main() -> int:
         (work / name).mkdir()
         words = real_servers.command_of(server, work / name)
         entries[name] = {"command": words[0], "args": words[1:]}
-        if not arguments.no_calls:
-            calls[name] = (server.tool, server.arguments)
+        calls[name] = (server.tool, server.arguments)
     hub_entries = {name: through_hub(name, entry) for name, entry in entries.items()}
     rows = {}
     try:
@@ -183,20 +221,32 @@ def main() -> int:
         asyncio.run(measure(hub_entries, 1, {}, hub=True))
         rows["hub, one process per host"] = asyncio.run(measure(hub_entries, arguments.hosts, calls, hub=True))
         shared = "".join(f"[server.{name}]\nshared = true\n" for name in entries)
-        (work / "hub/hub.toml").write_text(shared)
+        (work / "hub/hub.toml").write_text(shared + "[server.shared]\nshared = true\n")
         rows["hub, shared"] = asyncio.run(measure(hub_entries, arguments.hosts, calls, hub=True))
         print(f"{arguments.hosts} hosts × {len(entries)} servers: {', '.join(entries)}\n")
-        print(f"{'':28}{'processes':>10}{'memory MB':>11}{'first list ms':>15}{'last list ms':>14}")
-        for name, row in rows.items():
+        print(f"{'':28}{'time to the tool list, ms':>27}{'after the lists':>23}{'after a call of each server':>41}")
+        print(
+            f"{'':28}{'first':>9}{'median':>9}{'last':>9}{'processes':>13}{'MB':>10}{'processes':>13}{'MB':>10}"
+            f"{'bridges':>9}{'hub':>9}"
+        )
+        for name, (listed, called, times) in rows.items():
             print(
-                f"{name:28}{row.processes:>10}{row.memory_mb:>11.0f}{row.first_list_ms:>15.0f}{row.last_list_ms:>14.0f}"
+                f"{name:28}{times[0]:>9.0f}{statistics.median(times):>9.0f}{times[-1]:>9.0f}"
+                f"{listed.processes:>13}{listed.total:>10.0f}"
+                f"{called.processes:>13}{called.total:>10.0f}{called.bridges:>9.0f}{called.hub:>9.0f}"
             )
         echo = {"command": sys.executable, "args": [str(ECHO)]}
-        bridged = through_hub("echo", echo)
-        direct, through = asyncio.run(latency(echo)), asyncio.run(latency(bridged))
-        start, memory = bridge_start_ms(bridged)
-        print(f"\nbridge: {start:.0f} ms from its start to the answer of initialize, {memory:.1f} MB resident")
-        print(f"call: {direct:.0f} µs without the hub, {through:.0f} µs through it, {through - direct:.0f} µs added")
+        bridged, shared_echo = through_hub("echo", echo), through_hub("shared", echo)
+        direct, through, shared_through = asyncio.run(latencies([echo, bridged, shared_echo]))
+        start, empty, memory = bridge_start_ms(bridged)
+        print(
+            f"\nbridge: {start:.0f} ms from its start to the answer of initialize, {memory:.1f} MB resident "
+            f"(an empty Python program takes {empty:.0f} ms)"
+        )
+        print(
+            f"call: {direct:.0f} µs without the hub, {through:.0f} µs through it, {through - direct:.0f} µs added; "
+            f"{shared_through - direct:.0f} µs with a shared server"
+        )
     finally:
         subprocess.run([*portico_command(), "hub", "stop"], stdout=subprocess.DEVNULL)
         shutil.rmtree(work, ignore_errors=True)
