@@ -89,6 +89,8 @@ class Host:
             if not space:
                 continue
             message = json.loads(body)
+            if isinstance(message, list):
+                continue  # the response to a batch
             if "method" not in message:
                 self._waiting.pop(message["id"]).set_result(message)
             elif "id" in message:
@@ -109,7 +111,10 @@ class Host:
         self.send({"id": message["id"], "result": result})
 
     def send(self, message: dict[str, Any]) -> None:
-        self._writer.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self.send_line({"jsonrpc": "2.0", **message})
+
+    def send_line(self, value: Any) -> None:
+        self._writer.write(json.dumps(value).encode() + b"\n")
 
     def start(self, method: str, params: dict[str, Any] | None = None) -> asyncio.Future[dict[str, Any]]:
         self._last_id += 1

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from portico.rpc.channel import MAX_IN_FLIGHT_REQUESTS
 from portico_gateway.cli.hub import send_command
 from portico_gateway.hub import bridge, location
 from portico_gateway.hub.location import HubError
@@ -284,6 +285,121 @@ def test_hub_works_with_a_full_disk(daemon: Path, monkeypatch: pytest.MonkeyPatc
         assert time.monotonic() < end
     assert host.call("echo", text="again") == "again"
     assert (daemon / location.LOG_NAME).stat().st_size == 0
+    host.close()
+
+
+def resident_mb(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/status").read_text().partition("VmRSS:")[2].split()[0]) / 1024
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_host_that_does_not_read_blocks_only_itself_and_loses_nothing(daemon: Path) -> None:
+    text, count = "word " * 8_000, MAX_IN_FLIGHT_REQUESTS
+    slow, other = BridgedHost(), BridgedHost("other")
+    slow.initialize()
+    other.initialize()
+    line = {"method": "tools/call", "params": {"name": "echo", "arguments": {"text": text}}}
+
+    def write() -> None:
+        for number in range(count):
+            slow.send({"id": f"n{number}", **line})
+
+    # 40 MB in each direction; the writer is blocked until the host reads.
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    writer.join(3)
+    assert writer.is_alive()
+    assert other.call("echo", text="hi") == "hi"
+    # Limits of the buffers: 1 MB in the bridge, and in the hub the requests and responses that are in flight.
+    assert resident_mb(slow.process.pid) < 30
+    assert resident_mb(hub_status()["pid"]) < 150
+    received = set()
+    while len(received) < count:
+        message = slow.read()
+        if "id" in message and "method" not in message:
+            assert message["result"]["content"][0]["text"][1:-1] == text
+            received.add(message["id"])
+    writer.join(TIMEOUT_SECONDS)
+    assert received == {f"n{number}" for number in range(count)}
+    slow.close()
+    other.close()
+
+
+STUBBORN = """
+import json, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message:
+        result = {}
+        if message["method"] == "initialize":
+            info = {"name": "stubborn", "version": "1"}
+            result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
+        if message["method"] == "tools/list":
+            result = {"tools": [{"name": "x", "inputSchema": {"type": "object"}}]}
+        if message["method"] == "tools/call":
+            result = {"content": [{"type": "text", "text": "1"}]}
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize("action", ["stop", "restart", "upgrade", "host ends"])
+def test_server_that_does_not_exit_is_killed(daemon: Path, action: str) -> None:
+    host = BridgedHost(command=(sys.executable, "-c", STUBBORN))
+    host.initialize()
+    assert host.call("x") == 1
+    [server] = hub_status()["servers"][0]["processes"]
+    if action == "host ends":
+        host.close()
+    else:
+        directory = location.open_directory()
+        try:
+            send_command(directory, action, [] if action == "stop" else ["server"])
+        finally:
+            os.close(directory)
+    end = time.monotonic() + TIMEOUT_SECONDS
+    with pytest.raises(ProcessLookupError):
+        while time.monotonic() < end:
+            os.kill(server, 0)
+            time.sleep(0.02)
+    if action != "host ends":
+        # The next message starts whatever it needs.
+        assert host.call("x") == 1
+        host.close()
+
+
+def test_files_of_a_killed_hub_do_not_stop_the_next_one(daemon: Path) -> None:
+    host = BridgedHost()
+    host.initialize()
+    hub = hub_status()["pid"]
+    os.kill(hub, signal.SIGKILL)
+    os.kill(host.process.pid, signal.SIGKILL)
+    host.close()
+    assert (daemon / location.SOCKET_NAME).is_socket() and (daemon / location.LOCK_NAME).exists()
+    # A killed bridge may have left this one, too.
+    (daemon / location.START_LOCK_NAME).touch(0o600)
+    following = BridgedHost()
+    following.initialize()
+    assert following.call("echo", text="hi") == "hi"
+    assert hub_status()["pid"] != hub
+    following.close()
+
+
+def test_results_that_cannot_be_stored_on_a_full_disk_are_shortened(daemon: Path) -> None:
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0));"
+        "from portico_gateway.hub import location; d=location.open_directory(); location.connect_or_start(d)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=TIMEOUT_SECONDS)
+    host = BridgedHost()
+    host.initialize()
+    arguments = {"name": "echo", "arguments": {"text": "word " * 100_000}}
+    result = host.request("tools/call", arguments)["result"]
+    assert len(json.dumps(result)) < 150_000
+    assert "could not be stored" in result["content"][-1]["text"]
+    assert host.call("echo", text="hi") == "hi"
     host.close()
 
 

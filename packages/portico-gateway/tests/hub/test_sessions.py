@@ -381,6 +381,22 @@ async def test_known_server_is_started_by_its_first_call(hub: Hub) -> None:
         assert len(list(gateway.processes())) == 1
 
 
+async def test_responses_of_batches_have_the_number_of_their_line(hub: Hub) -> None:
+    """By these numbers a bridge knows which requests are lost when the hub ends."""
+    async with attached_host(version="2025-03-26") as host:
+        notification = {"jsonrpc": "2.0", "method": "notifications/roots/list_changed"}
+        ping = {"jsonrpc": "2.0", "id": "p", "method": "ping"}
+        lines = [[notification], [ping], [notification, {**ping, "id": "q"}], [{**ping, "method": "nothing"}]]
+        done = len(host.received)
+        for line in lines:
+            host.send_line(line)
+        # The last line of the host; the lines before it are the handshake.
+        await host.request("ping")
+        heads = [line.partition(b" ")[0].strip() for line in host.received[done:]]
+        assert sorted(heads) == [b"3", b"4", b"5", b"6", b"7"]
+        assert host.received[done] == b"3\n"
+
+
 async def test_server_that_does_not_start_fails_the_handshake(hub: Hub) -> None:
     with pytest.raises(AssertionError, match="cannot start"):
         async with attached_host(environment={"FAIL_TO_START": "1"}):

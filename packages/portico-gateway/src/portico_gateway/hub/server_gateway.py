@@ -15,6 +15,7 @@ from portico.protocol.errors import InternalError, PorticoError
 from portico.protocol.lifecycle import DiscoverResult
 from portico.protocol.meta import NO_CAPABILITIES, ClientCapabilities, Implementation
 from portico.rpc.call import Call, HandlerWrapper
+from portico.rpc.channel import MAX_IN_FLIGHT_REQUESTS
 from portico.server.registry.service import MethodHandler
 from portico.transports.process import ProcessTransport
 from portico.transports.targets import CommandTarget, InProcessTarget
@@ -96,6 +97,9 @@ class ServerGateway(Gateway):
                 "isolation": "shared",
                 "idle_timeout": command.settings.idle_timeout,
                 "max_connections": MAX_SHARED_CONNECTIONS if command.is_shared else 1,
+                # A host has its server alone without the hub, too: it is limited by its session only.
+                "max_concurrency": MAX_IN_FLIGHT_REQUESTS,
+                "max_queued": MAX_IN_FLIGHT_REQUESTS,
                 "max_name_length": MAX_NAME_CHARS,
                 **({"prefix": ""} if len(servers) == 1 else {}),
                 **({} if tokens is None else {"max_result_tokens": tokens}),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import re
 import resource as usage
+import tempfile
 import time
 import tracemalloc
 from pathlib import Path
@@ -28,6 +30,7 @@ from portico.protocol.meta import ClientCapabilities
 from portico.protocol.tools import CallToolResult
 from portico.rpc.call import CallbackReply
 from portico.server.middleware import Middleware
+from portico.server.results import storage
 from portico.server.results.json_text import ShortenOptions, find_path, is_json, shorten_json
 from portico.server.results.reading import find_matches, parse_pattern
 from portico.server.results.service import RESULTS_OWNER, is_small
@@ -189,6 +192,25 @@ async def test_sessions_cannot_read_each_others_results() -> None:
         await client.call_tool("read_result", {"id": id})
         with pytest.raises(ToolError, match="Unknown or expired"):
             await two.call_tool("read_result", {"id": id})
+
+
+@pytest.mark.parametrize("full", ["directory", "database"])
+async def test_result_that_cannot_be_stored_is_shortened(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, full: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing" if full == "directory" else tmp_path))
+    if full == "database":
+        monkeypatch.setattr(storage, "_make_directory", lambda prefix: str(tmp_path / "missing"))
+    server = make_server()
+    async with Client(server) as client:
+        for _ in range(2):
+            result = await client.call_tool("text", {"size": 100_000})
+            assert tokens_of(result) <= BUDGET
+            assert "could not be stored" in result.content[-1].text
+        assert not os.listdir(tmp_path)
+        # Stored as soon as that is possible.
+        (tmp_path / "missing").mkdir()
+        assert id_in(await client.call_tool("text", {"size": 100_000}))
 
 
 async def test_results_expire(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from msgspec import Struct
 from portico._lazy import LazyModule
 from portico.server.context.replay_guard import process_store
 from portico.store.data_directory import named_store
-from portico.store.errors import StoreError
+from portico.store.errors import DatabaseOpenError, StoreError
 
 if TYPE_CHECKING:
     from portico.store import database as database_module
@@ -109,7 +109,8 @@ class ResultStore:
                 if self._database is None:
                     url = named_store(self._url()) or process_store()
                     if url is None or url in ("", "sqlite://", ":memory:"):
-                        self._temporary = _make_directory(prefix="portico-results-")
+                        # Also one of an attempt that failed, for example because the disk was full.
+                        self._temporary = self._temporary or _make_directory(prefix="portico-results-")
                         url = str(Path(self._temporary) / "results.db")
                     database: Database = await database_module.Database(url).open()
                     try:
@@ -337,7 +338,10 @@ def _read_chunk(tx: Transaction, key: str, part: int, number: int) -> _Chunk | N
 def _make_directory(prefix: str) -> str:
     import tempfile
 
-    return tempfile.mkdtemp(prefix=prefix)
+    try:
+        return tempfile.mkdtemp(prefix=prefix)
+    except OSError as failure:
+        raise DatabaseOpenError(f"cannot create a temporary directory: {failure.strerror or failure}") from None
 
 
 def _remove_directory(path: str) -> None:
