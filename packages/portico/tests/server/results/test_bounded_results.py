@@ -34,6 +34,7 @@ from portico.server.results import storage
 from portico.server.results.json_text import ShortenOptions, find_path, is_json, shorten_json
 from portico.server.results.reading import find_matches, parse_pattern
 from portico.server.results.service import RESULTS_OWNER, is_small
+from portico.server.results.settings import ResultSettings, find_result_limits
 from portico.server.results.shortening import parse_result, shorten_result
 from portico.server.results.storage import MAX_RESULT_BYTES
 from portico.tokens import MAX_TOKENS_PER_BYTE, estimate_tokens, fit_text
@@ -256,16 +257,51 @@ async def test_callers_with_few_results_do_not_lose_them_to_others() -> None:
         assert readable[-3:] == [6, 7, 8] and len(readable) == 4
 
 
-async def test_another_worker_reads_a_stored_result(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/store.db"
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store.db"
+    database: str = request.getfixturevalue("postgres_url")
+    return database
+
+
+async def test_another_worker_reads_a_stored_result(url: str) -> None:
     alice = Principal("alice")
     first, second = make_server(), make_server()
     first.store = second.store = url
+    text = "\u00e9\U0001f600 a line with \u6f22\u5b57\n" * 20_000
+    for server in (first, second):
+        server.tool(name="unusual", structured_output=False)(lambda: text)
     async with first.lifespan():
         id = id_in(await first(call_as(alice, "text", {"size": 100_000})))
+        unusual = id_in(await first(call_as(alice, "unusual", {})))
+        picture = id_in(await first(call_as(alice, "picture", {"size": 6_000_000})))
     async with second.lifespan():
         assert (await second(call_as(alice, "read_result", {"id": id}))).content[0].text.startswith("A line")
-    # Neither the id nor the identity is in the store.
+        read = await second(call_as(alice, "read_result", {"id": unusual, "offset": len(text) - 20}))
+        assert read.content[0].text == text[-20:]
+        found = await second(call_as(alice, "read_result", {"id": unusual, "pattern": "line*\u5b57", "limit": 3}))
+        assert "3 matches" in found.content[1].text
+        read = await second(call_as(alice, "read_result", {"id": picture, "offset": 5_999_999}))
+        assert read.content[0].text == "AA=="
+        # Beyond its number of results, the oldest ones of this caller are deleted.
+        limits = find_result_limits(second)
+        assert limits is not None
+        limits.configure(ResultSettings(max_tokens=BUDGET, max_results_per_caller=1))
+        newest = id_in(await second(call_as(alice, "text", {"size": 90_000})))
+        with pytest.raises(ToolError, match="Unknown or expired"):
+            await second(call_as(alice, "read_result", {"id": id}))
+        assert (await second(call_as(alice, "read_result", {"id": newest}))).content
+        for other in (Principal("bob"), Principal("alice", issuer="https://other.example"), None):
+            with pytest.raises(ToolError, match="Unknown or expired"):
+                await second(call_as(other, "read_result", {"id": newest}))
+
+
+async def test_store_has_neither_ids_nor_identities(tmp_path: Path) -> None:
+    server = make_server()
+    server.store = f"sqlite:///{tmp_path}/store.db"
+    async with server.lifespan():
+        id = id_in(await server(call_as(Principal("alice"), "text", {"size": 100_000})))
     data = (tmp_path / "store.db").read_bytes()
     assert id.encode() not in data and b"alice" not in data
 
