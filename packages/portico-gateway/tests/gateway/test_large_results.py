@@ -13,7 +13,7 @@ import pytest
 from portico import Client
 from portico.errors import PorticoError
 from portico.protocol.content import TextContent
-from portico.server.results.token_estimate import estimate_tokens
+from portico.tokens import estimate_tokens
 from support.paths import ROOT
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
