@@ -34,7 +34,7 @@ _SESSION_METHODS = frozenset(
 )
 
 
-class _Line:
+class _LineReply:
     """Destination of the response to one line of the host. The response carries the number of the line."""
 
     __slots__ = ("_prefix", "_session")
@@ -102,7 +102,7 @@ class HostSession(StdioConnection):
                     # Before the handshake is answered: that may already start the server, which sees the host's
                     # features.
                     self._note_host(message.params)
-        stream = _Line(self, prefix)
+        stream = _LineReply(self, prefix)
         reply = self.channel.receive_decoded(message, line, stream)
         if reply is not None:
             return b"%b %b" % (prefix, to_line(reply))
