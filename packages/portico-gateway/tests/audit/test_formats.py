@@ -362,6 +362,22 @@ def test_worker_process_records_its_tasks(audit: Audit, tmp_path: Path) -> None:
     assert (record["outcome"], bool(record["job"])) == ("ok", True)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="pseudoterminals")
+async def test_an_export_to_a_terminal_is_escaped(audit: Audit, tmp_path: Path) -> None:
+    server = house(tmp_path)
+    async with Client(server, client_name="mallory\u202e\u2066") as client:
+        await client.call_tool("add", {"a": 1, "b": 1})
+    # A file has the exact text.
+    assert "\u202e" in (await asyncio.to_thread(audit, tmp_path, "export")).stdout
+    terminal, end = os.openpty()
+    command = [sys.executable, "-m", "portico", "audit", "export", "--data", str(tmp_path)]
+    with open(terminal, "rb", buffering=0) as shown:
+        await asyncio.to_thread(subprocess.run, command, stdout=end, check=True, timeout=TIMEOUT_SECONDS)
+        text = shown.read(60_000).decode()
+        os.close(end)
+    assert "\\u202e\\u2066" in text and "\u202e" not in text
+
+
 @pytest.mark.parametrize("format_row", [format_jsonl, format_ocsf, format_cef])
 def test_row_that_was_written_to_the_database_is_one_line_of_an_export(format_row: Any) -> None:
     text = 'x\n{"chain":"forged"}\r\u2028\u2029\x85\x00\x1b[2J|=\\'

@@ -528,3 +528,9 @@ def test_process_of_another_user_cannot_connect(daemon: Path, tmp_path: Path) ->
     daemon.chmod(0o700)
     (daemon / location.SOCKET_NAME).chmod(0o600)
     host.close()
+
+
+@pytest.mark.parametrize("action", ["upgrade", "restart", "logs"])
+def test_an_unknown_server_is_an_error_without_a_hub(action: str) -> None:
+    done = subprocess.run([*PORTICO, "hub", action, "typo"], capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    assert done.returncode == 2 and "no host uses the server 'typo'" in done.stderr

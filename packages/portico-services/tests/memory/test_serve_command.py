@@ -128,6 +128,15 @@ async def test_an_unknown_key_of_a_filter_is_reported(serving: Serving) -> None:
         assert "note" not in await call_tool(client, "memory_recall", query="database", filter=right)
 
 
+async def test_an_unknown_project_of_a_filter_is_reported(serving: Serving) -> None:
+    client = await serving()
+    await call_tool(client, "memory_capture", content="We use PostgreSQL", namespace="decisions")
+    page = await call_tool(client, "memory_recall", query="PostgreSQL", filter="project:tpyo")
+    assert page["memories"] == [] and page["note"].startswith("No memories in the project tpyo; projects with")
+    for fine in ("project:*", "ns:decisions"):
+        assert "project" not in ((await call_tool(client, "memory_recall", filter=fine)).get("note") or "")
+
+
 async def test_facets_are_filled_in(serving: Serving, tmp_path: Path) -> None:
     root = tmp_path / "work"
     (root / ".git").mkdir(parents=True)

@@ -422,3 +422,16 @@ def test_fastmcp_json_names_the_file_to_port(tmp_path: Path, portico: Run) -> No
     done = portico("port", str(config))
     assert done.returncode == 1 and "+from portico import Server" in done.stdout
     assert "fastmcp.json:2: fastmcp:" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["parent", "absolute", "link"])
+def test_fastmcp_json_does_not_choose_a_file_elsewhere(tmp_path: Path, portico: Run, kind: str) -> None:
+    other, folder = tmp_path / "other.py", tmp_path / "project"
+    other.write_text(source := "from fastmcp import FastMCP\nmcp = FastMCP('a')\n")
+    folder.mkdir()
+    path = {"parent": "../other.py", "absolute": str(other), "link": "link.py"}[kind]
+    (folder / "link.py").symlink_to(other)
+    (folder / "fastmcp.json").write_text('{"source": {"path": "%s"}}' % path)
+    done = portico("port", str(folder / "fastmcp.json"), "--write")
+    assert done.returncode == 2 and "`source` must be in" in done.stderr
+    assert other.read_text() == source and (folder / "link.py").is_symlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import pytest
 
 from portico import Client, ProtocolError, UsageError
 from portico.protocol.versions import FIRST_MODERN_VERSION, SUPPORTED_PROTOCOL_VERSIONS, V2025_06_18
+from portico.testing.recording.file import Recorder
 from portico.testing.recording.replay import ReplayHandler
 from support.forks import ForkServer
 
@@ -221,3 +223,16 @@ def test_missing_target_and_a_file_that_cannot_be_written(
     assert (failed.returncode, failed.stderr.count("\n")) == (3, 1)
     refused = portico("record", shop, "-o", tmp_path / "no" / "t.jsonl")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes")
+def test_an_existing_file_becomes_private_before_a_message_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "recording.jsonl"
+    path.touch(mode=0o644)
+    path.chmod(0o644)
+    Recorder(str(path)).close()
+    assert path.stat().st_mode & 0o777 == 0o600 and path.stat().st_size
+    # A device keeps its mode.
+    before = os.stat(os.devnull).st_mode
+    Recorder(os.devnull).close()
+    assert os.stat(os.devnull).st_mode == before

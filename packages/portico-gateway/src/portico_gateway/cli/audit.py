@@ -21,7 +21,7 @@ from portico.audit.signing_keys import PUBLIC_KEYS_FILE, TrustedKeys, load_publi
 from portico.audit.verification import VerificationReport
 from portico.cli.output import Printer
 from portico.cli.specs import parser_for
-from portico.cli.terminal_text import report_write_errors
+from portico.cli.terminal_text import escape_json, is_terminal, report_write_errors
 from portico.protocol.errors import UsageError
 from portico.store.data_directory import resolve_data_directory
 from portico.store.transaction import Transaction
@@ -160,15 +160,17 @@ class AuditCommand:
     async def export(self) -> int:
         query, form = self._build_filter(), self.arguments.export_format
         write = FORMATTERS[form]
+        # Names of clients and tools are foreign text: a terminal must not interpret it, and a file has the exact bytes.
+        escape = escape_json if is_terminal(sys.stdout) else str
 
         def lines(tx: Transaction) -> None:
             with report_write_errors():
                 for stored, record in iter_by_chain(tx, query):
-                    sys.stdout.write(write(stored, record) + "\n")
+                    sys.stdout.write(escape(write(stored, record)) + "\n")
                 if form == "jsonl" and query == AuditFilter():
                     # A complete export includes the signed checkpoints, so that the file can be verified on its own.
                     sys.stdout.writelines(
-                        checkpoint_line(checkpoint) + "\n" for checkpoint in tables.iter_checkpoints(tx)
+                        escape(checkpoint_line(checkpoint)) + "\n" for checkpoint in tables.iter_checkpoints(tx)
                     )
 
         await self._read(lines)

@@ -111,6 +111,8 @@ def _restart(directory: int, arguments: argparse.Namespace) -> int:
 def _replace(directory: int, arguments: argparse.Namespace) -> int:
     result = send_command(directory, arguments.action, arguments.names)
     if result is None:
+        # A name that no running server has is an error, with and without a hub.
+        _check_names(arguments.names, set())
         print("The hub is not running.")
         return 0
     for name in sorted(set(result["replaced"])):
@@ -155,12 +157,7 @@ def _logs(directory: int, arguments: argparse.Namespace) -> int:
     """Print the end of the hub's log, or of the standard error of servers."""
     if arguments.names:
         status = send_command(directory, "status", []) or {"servers": []}
-        server_names = {server["name"] for server in status["servers"]}
-        for name in arguments.names:
-            if name not in server_names:
-                raise UsageError(
-                    f"no host uses the server {name!r} (known: {', '.join(sorted(server_names)) or 'none'})"
-                )
+        _check_names(arguments.names, {server["name"] for server in status["servers"]})
         for server in status["servers"]:
             if server["name"] in arguments.names:
                 for line in server["stderr"][-arguments.lines :]:
@@ -173,6 +170,12 @@ def _logs(directory: int, arguments: argparse.Namespace) -> int:
     except FileNotFoundError:
         print("The hub has written no log.")
     return 0
+
+
+def _check_names(names: list[str], server_names: set[str]) -> None:
+    for name in names:
+        if name not in server_names:
+            raise UsageError(f"no host uses the server {name!r} (known: {', '.join(sorted(server_names)) or 'none'})")
 
 
 _ACTIONS = {

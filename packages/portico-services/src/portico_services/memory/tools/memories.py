@@ -11,7 +11,7 @@ from portico._lazy import LazyModule
 from portico.text import one_line
 from portico_services import git_project
 from portico_services.database_service import actor_name
-from portico_services.memory.store import validation
+from portico_services.memory.store import statistics, validation
 from portico_services.memory.store.filters import FILTER_KEYS, MAX_FILTER_CHARS, MemoryFilter
 from portico_services.memory.store.memory_store import MAX_RESULTS
 from portico_services.memory.store.namespaces import (
@@ -24,6 +24,7 @@ from portico_services.memory.tools.context import MemoryId, MemoryToolContext
 
 if TYPE_CHECKING:
     from portico_services.memory.store import capture as capturing
+    from portico_services.memory.store.memory_store import MemoryStore
 else:
     capturing = LazyModule("portico_services.memory.store.capture")
 
@@ -171,13 +172,14 @@ class MemoryTools:
             )
             for hit in page.hits
         ]
+        filter_notes = [_unknown_conditions_note(parsed_filter), await _unknown_projects_note(memories, parsed_filter)]
         ctx.debug(f"Found {len(hits)} in {memories.project}, by {memories.resolve_mode(mode)}", self._access.prefix)
         return results.RecallResult(
             count=len(hits),
             memories=hits,
             mode=memories.resolve_mode(mode),
             nothing_known=page.nothing_known,
-            note=" ".join(note for note in (_unknown_conditions_note(parsed_filter), page.note) if note) or None,
+            note=" ".join(filter_note for filter_note in (*filter_notes, page.note) if filter_note) or None,
             next_cursor=validation.make_cursor(page.last) if page.last else str(start + count) if page.more else None,
         )
 
@@ -299,3 +301,19 @@ def _unknown_conditions_note(filter: MemoryFilter) -> str | None:
         return None
     keys = ", ".join(FILTER_KEYS)
     return f"Not a condition, searched as text: {one_line(' '.join(words), 80)}. The keys of a filter are {keys}."
+
+
+async def _unknown_projects_note(memories: MemoryStore, filter: MemoryFilter) -> str | None:
+    """Return a note about projects in a filter that have no memories, or None. Their absence looks like a mistake."""
+    names = {name for item in filter.conditions if item.key == "project" for name in item.values} - {"*"}
+    if not names:
+        return None
+    projects = await memories.read(statistics.projects)
+    # A filter has each name as written and normalized; one of the two is enough.
+    unknown = sorted(name for name in names if not {name, git_project.normalize_project_name(name)} & {*projects})
+    if not unknown:
+        return None
+    return (
+        f"No memories in the project {one_line(', '.join(unknown), 80)}; projects with memories: "
+        f"{one_line(', '.join(projects), 400) or 'none'}."
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,9 @@ class Recorder:
         try:
             # Conversations may be private even if no secret is detected in them, so only the owner can read the file.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            # The mode above applies to new files only, and an existing recording may be readable by others.
+            if os.name == "posix" and stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.fchmod(descriptor, 0o600)
         except OSError as failure:
             raise UsageError(f"cannot write {path}: {failure.strerror}") from None
         self._file: IO[bytes] = open(descriptor, "wb")  # noqa: SIM115
