@@ -371,10 +371,10 @@ async def test_an_export_to_a_terminal_is_escaped(audit: Audit, tmp_path: Path) 
     assert "\u202e" in (await asyncio.to_thread(audit, tmp_path, "export")).stdout
     terminal, end = os.openpty()
     command = [sys.executable, "-m", "portico", "audit", "export", "--data", str(tmp_path)]
-    with open(terminal, "rb", buffering=0) as shown:
-        await asyncio.to_thread(subprocess.run, command, stdout=end, check=True, timeout=TIMEOUT_SECONDS)
-        text = shown.read(60_000).decode()
-        os.close(end)
+    await asyncio.to_thread(subprocess.run, command, stdout=end, check=True, timeout=TIMEOUT_SECONDS)
+    text = os.read(terminal, 60_000).decode()
+    os.close(end)
+    os.close(terminal)
     assert "\\u202e\\u2066" in text and "\u202e" not in text
 
 

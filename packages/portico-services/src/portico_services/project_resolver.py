@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from portico import Context, ProtocolError, ToolError
 from portico.errors import TransportError
-from portico.extend import FIRST_MODERN_VERSION, BackgroundTasks, ClientConnection, is_loopback
+from portico.extend import FIRST_MODERN_VERSION, BackgroundTasks, ClientConnection, is_loopback, run_blocking
 from portico.types import Root
 from portico_services import git_project
 from portico_services.git_project import ProjectInfo
@@ -56,7 +56,7 @@ class ProjectResolver:
     async def resolve_default(self) -> ProjectInfo:
         """Return the project of the server's own directory."""
         if self._server_project is None:
-            result = await asyncio.to_thread(git_project.detect_project, self._folder)
+            result = await run_blocking(git_project.detect_project, self._folder)
             self._server_project = result if self._name is None else _with_name(self._name, result)
         return self._server_project
 
@@ -113,7 +113,7 @@ async def _project_of_first_root(roots: list[Root], ctx: Context) -> ProjectInfo
         return None
     # Only local clients may cause this server to inspect one of its directories.
     if ctx.client_address is None or is_loopback(ctx.client_address):
-        return await asyncio.to_thread(_detect_cached, path)
+        return await run_blocking(_detect_cached, path)
     return ProjectInfo(git_project.project_from_path(path))
 
 

@@ -47,6 +47,7 @@ from portico.server.components.resources import ResourceOptions as ResourceOptio
 from portico.server.components.results import to_json as to_json
 from portico.server.components.runtime import ArgumentErrorMode as ArgumentErrorMode, Runtime as Runtime
 from portico.server.components.tools import ToolOptions as ToolOptions, validate_tool_name as validate_tool_name
+from portico.server.context.current import run_blocking as run_blocking
 from portico.server.context.input_rounds import get_rounds as get_rounds
 from portico.server.http import serve_http as serve_http
 from portico.server.policy.interfaces import (

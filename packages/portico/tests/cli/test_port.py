@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -431,7 +432,7 @@ def test_fastmcp_json_does_not_choose_a_file_elsewhere(tmp_path: Path, portico: 
     folder.mkdir()
     path = {"parent": "../other.py", "absolute": str(other), "link": "link.py"}[kind]
     (folder / "link.py").symlink_to(other)
-    (folder / "fastmcp.json").write_text('{"source": {"path": "%s"}}' % path)
+    (folder / "fastmcp.json").write_text(json.dumps({"source": {"path": path}}))
     done = portico("port", str(folder / "fastmcp.json"), "--write")
     assert done.returncode == 2 and "`source` must be in" in done.stderr
     assert other.read_text() == source and (folder / "link.py").is_symlink()

@@ -193,7 +193,7 @@ class Contracts(Service):
         """Return the specification of one tool."""
         contract, tool_definition = await self._tool(ctx, tool)
         markdown = (
-            await _run_in_thread(ctx, render_specification, contract, [tool_definition]) if format == "md" else None
+            await ctx.run_in_thread(render_specification, contract, [tool_definition]) if format == "md" else None
         )
         definition = (
             None if format == "md" else results.to_definition_json(tool_definition, is_old=format == "draft-07")
@@ -211,7 +211,7 @@ class Contracts(Service):
         return results.RenderResult(
             definition.invocation,
             specification.SPEC_FILE_NAME,
-            await _run_in_thread(ctx, render_specification, contract, [definition]),
+            await ctx.run_in_thread(render_specification, contract, [definition]),
         )
 
     @_contract_tool("spec_lint", READ_ONLY_HINTS, version="1.1.0")
@@ -229,8 +229,8 @@ class Contracts(Service):
             raise ToolError("Pass either `text` or `tool`.", error_type="ValidationError")
         if tool is not None:
             contract, definition = await self._tool(ctx, tool)
-            return results.to_lint_result(await _run_in_thread(ctx, lint_tools, contract, [definition]))
-        return results.to_lint_result(await _run_in_thread(ctx, lint_document, text or ""))
+            return results.to_lint_result(await ctx.run_in_thread(lint_tools, contract, [definition]))
+        return results.to_lint_result(await ctx.run_in_thread(lint_document, text or ""))
 
     @_contract_tool("spec_diff", READ_ONLY_HINTS)
     async def spec_diff(
@@ -246,9 +246,9 @@ class Contracts(Service):
         # The deadline covers loading and comparing. A thread cannot be killed, so the comparison polls the callback.
         until = time.monotonic() + DIFF_TIMEOUT_SECONDS
         try:
-            before, after = await _run_in_thread(ctx, loader.load_pair, old, new, now)
-            result = await _run_in_thread(
-                ctx, diff_contracts, before, after, lambda: ctx.is_cancelled or time.monotonic() > until
+            before, after = await ctx.run_in_thread(loader.load_pair, old, new, now)
+            result = await ctx.run_in_thread(
+                diff_contracts, before, after, lambda: ctx.is_cancelled or time.monotonic() > until
             )
         except loader.InvalidContract as failure:
             raise ToolError(f"The definitions cannot be compared: {failure}.", error_type="ValidationError") from None
@@ -274,7 +274,7 @@ class Contracts(Service):
         write, ending = _GENERATORS[language]
         file = f"{codegen.snake_case(contract.server or 'server')}_client.{ending}"
         return results.CodegenResult(
-            language, file, await _run_in_thread(ctx, lambda: write(build_client_model(contract, tools)))
+            language, file, await ctx.run_in_thread(lambda: write(build_client_model(contract, tools)))
         )
 
     # Calls
@@ -287,7 +287,7 @@ class Contracts(Service):
         limit: Annotated[int, Meta(ge=1, le=100, description="Maximum tools")] = 10,
     ) -> results.ToolSearchResult:
         """Search this server's tools by purpose. Returns names with scores; spec_get returns the definition."""
-        result = await _run_in_thread(ctx, search_tools, await self._contract(ctx), query, limit)
+        result = await ctx.run_in_thread(search_tools, await self._contract(ctx), query, limit)
         matches = [
             results.ToolSearchHit(
                 item.tool.name, item.tool.invocation, results.first_paragraph(item.tool.description), item.score
@@ -457,7 +457,7 @@ class Contracts(Service):
         """Return the specification of one tool in Markdown."""
         contract = await self._contract(ctx)
         result = contract.find(name)
-        return None if result is None else await _run_in_thread(ctx, render_specification, contract, [result])
+        return None if result is None else await ctx.run_in_thread(render_specification, contract, [result])
 
     # Prompts
 
@@ -472,15 +472,15 @@ class Contracts(Service):
     async def write_tool_spec(self, ctx: Context, tool: ToolName) -> str:
         """Write a tool specification that goes beyond the generated one."""
         contract, definition = await self._find_requested_tool(ctx, tool)
-        draft = await _run_in_thread(ctx, render_specification, contract, [definition])
+        draft = await ctx.run_in_thread(render_specification, contract, [definition])
         return _page("write-tool-spec").strip().format(tool=definition.invocation, rules=_page("meta"), draft=draft)
 
     @prompt("review-tool-spec")
     async def review_tool_spec(self, ctx: Context, tool: ToolName) -> str:
         """Review a tool's specification."""
         contract, definition = await self._find_requested_tool(ctx, tool)
-        text = await _run_in_thread(ctx, render_specification, contract, [definition])
-        wrong = await _run_in_thread(ctx, lint_tools, contract, [definition])
+        text = await ctx.run_in_thread(render_specification, contract, [definition])
+        wrong = await ctx.run_in_thread(lint_tools, contract, [definition])
         lines = (f"- line {item.line}, {item.severity}: {item.message}" for item in wrong)
         findings = "\n".join(lines) or "- none"
         page = _page("review-tool-spec").strip()
@@ -515,12 +515,6 @@ def _batch(call_outcomes: list[Outcome]) -> Any:
         else f"{incomplete} of {len(call_outcomes)} are incomplete."
     )
     return ToolResult(text, batch, {RESULT: {"status": "partial_success", "explanation": summary}})
-
-
-async def _run_in_thread(ctx: Context, work: Callable[..., T], *arguments: Any) -> T:
-    """Run `work` in a thread and return its result: a hostile schema must not block other callers."""
-    result: T = await ctx.server.thread_pool.run(work, arguments)
-    return result
 
 
 def _page(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from hashlib import sha256
@@ -12,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from portico import Context, Service, ToolResult, tool
+from portico.extend import run_blocking
 from portico.jsonschema import schema_for_type
 from portico_services.livepython import replies
 from portico_services.livepython.sandbox.limits import MAX_SESSION_BYTES, SESSION_CHUNK_BYTES
@@ -154,7 +154,7 @@ class SessionTools(Service):
             raise LivePythonError("This server does not save sessions.")
         try:
             # Up to MAX_SESSION_BYTES are read or written, possibly on a network file system.
-            return await asyncio.to_thread(step, self._saved)
+            return await run_blocking(step, self._saved)
         except InspectionError as refusal:
             kind = "ResourceNotFound" if isinstance(refusal, NameNotFound) else None
             raise LivePythonError(str(refusal), kind=kind) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import Callable
 from functools import lru_cache
@@ -11,7 +10,7 @@ from typing import Annotated
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from portico.extend import Transaction
+from portico.extend import Transaction, run_blocking
 from portico_services import timestamps
 from portico_services.memory.errors import ContentBlocked, InvalidInput
 from portico_services.memory.store import listing, mutations, records, validation
@@ -88,7 +87,7 @@ async def import_memories(
     """
     now = timestamps.now_ms()
     # Parsing and screening a large import takes seconds, so it runs in a thread.
-    read, problems = await asyncio.to_thread(_read, text, format, screen, now, memories.project, memories.owner)
+    read, problems = await run_blocking(_read, text, format, screen, now, memories.project, memories.owner)
     fine = [] if all_or_nothing and problems else _latest_versions(read)
     totals = [0, 0, len(read) - len(fine) if fine else 0]
     for at in range(0, len(fine), INSERT_BATCH_SIZE):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from portico import ToolError
+from portico.extend import run_blocking
 from portico_services.system.logs.entries import LogQuery
 from portico_services.system.results import FollowResult
 
@@ -33,8 +34,8 @@ class LogFollower:
         until = loop.time() + seconds
         machine = self._machine()
         # Take the stamp before reading, so that an entry written in between is noticed.
-        stamp = await asyncio.to_thread(machine.log_stamp, name)
-        result = await asyncio.to_thread(machine.follow, name, query, limit, cursor)
+        stamp = await run_blocking(machine.log_stamp, name)
+        result = await run_blocking(machine.follow, name, query, limit, cursor)
         # Without a cursor there is nothing to continue from, so waiting would only lose entries.
         if result.entries or result.has_more or seconds <= 0 or result.next_cursor is None:
             return result
@@ -47,9 +48,9 @@ class LogFollower:
         try:
             while not result.entries and (left := until - loop.time()) > 0:
                 await asyncio.sleep(min(self._poll_interval, left))
-                before, stamp = stamp, await asyncio.to_thread(machine.log_stamp, name)
+                before, stamp = stamp, await run_blocking(machine.log_stamp, name)
                 if stamp != before:
-                    result = await asyncio.to_thread(machine.follow, name, query, limit, result.next_cursor)
+                    result = await run_blocking(machine.follow, name, query, limit, result.next_cursor)
         finally:
             self._waiter_count -= 1
         return result

@@ -9,7 +9,6 @@ decide for one of them, so they are excluded from a plan unless the caller inclu
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from typing import Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from portico.extend import Transaction
+from portico.extend import Transaction, run_blocking
 from portico_services import timestamps
 from portico_services.memory.errors import InvalidInput
 from portico_services.memory.extras import enrichment
@@ -91,7 +90,7 @@ async def plan_consolidation(
     left_out: set[str] = set()
     while True:
         candidates = [item for item in result if item.id not in left_out]
-        groups = (await asyncio.to_thread(_group_similar, candidates, similarity, max(minimum, 2)))[:MAX_CLUSTERS]
+        groups = (await run_blocking(_group_similar, candidates, similarity, max(minimum, 2)))[:MAX_CLUSTERS]
         # Excluding memories changes the groups, so grouping is repeated until no contradiction is left.
         opposed = set() if include_conflicts else await _find_contradicting(memories, groups)
         if not opposed:
@@ -108,7 +107,7 @@ async def _find_contradicting(memories: MemoryStore, groups: Sequence[Sequence[M
     """Return the ids of memories that contradict another one, in their group or in a recorded conflict."""
     ids = [item.id for group in groups for item in group]
     noted = await memories.read(lambda tx: conflicts.find_disputed(tx, ids)) if ids else set()
-    return noted | await asyncio.to_thread(_contradicting_ids, groups)
+    return noted | await run_blocking(_contradicting_ids, groups)
 
 
 def _contradicting_ids(groups: Sequence[Sequence[MemoryRecord]]) -> set[str]:

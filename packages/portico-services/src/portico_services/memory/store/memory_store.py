@@ -9,7 +9,6 @@ async with Database(url) as database:
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
@@ -22,7 +21,7 @@ from msgspec.structs import replace
 
 from portico._lazy import LazyModule
 from portico.errors import StoreError
-from portico.extend import Database, Transaction
+from portico.extend import Database, Transaction, run_blocking
 from portico.store.errors import DatabaseCorrupt, InvalidStatement, InvalidValue, UniqueViolation
 from portico_services import text as texts, timestamps
 from portico_services.git_project import ProjectInfo
@@ -329,7 +328,7 @@ class MemoryStore:
         if mode == "text" or self._embeddings is None:
             return None
         try:
-            return await asyncio.to_thread(self._embeddings.embed_query, words)
+            return await run_blocking(self._embeddings.embed_query, words)
         except EmbeddingsUnavailable as failure:
             if mode == "vector":
                 raise InvalidInput(f"{failure} {retrieval.VECTORS_UNAVAILABLE}") from failure

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from portico import UsageError
 from portico._lazy import LazyModule
+from portico.extend import run_blocking
 from portico_services.memory.errors import ContentBlocked
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class ContentScreen:
         # A thread costs about as much as scanning a short text.
         if sum(map(len, values)) <= MAX_INLINE_SCAN_CHARS:
             return self.scan(values)
-        return await asyncio.to_thread(self.scan, values)
+        return await run_blocking(self.scan, values)
 
     def scan(self, texts: Iterable[str]) -> ContentScreenResult:
         """Screen texts separately, so that adjacent texts cannot form a finding. Raises `ContentBlocked`."""

@@ -17,7 +17,6 @@ locally in a way that can be restored.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import unicodedata
@@ -28,7 +27,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from portico.extend import Transaction
+from portico.extend import Transaction, run_blocking
 from portico_services import text as texts, timestamps
 from portico_services.memory import export_import
 from portico_services.memory.errors import ContentBlocked, InvalidInput, SyncError
@@ -111,7 +110,7 @@ async def sync_memories(
         raise SyncError("Sync requires a git repository; this directory is not in one.")
     await sides.prepare(memories)
     with ExitStack() as stack:
-        git = await asyncio.to_thread(stack.enter_context, GitRepository.open(memories.root))
+        git = await run_blocking(stack.enter_context, GitRepository.open(memories.root))
         name = _remote(git.remotes(), remote)
         total = SyncReport(remote=name)
         run = os.urandom(6).hex()
@@ -164,7 +163,7 @@ async def _sync_round(sync_run: SyncRun, direction: SyncDirection, total: SyncRe
     memories = sync_run.memories
     # Reads and writes are separate transactions: a fetch may take minutes, and other writers must not wait for it.
     baseline = await memories.read(lambda tx: sides.load_baseline(tx, sync_run))
-    remote = await asyncio.to_thread(sides.load_remote_state, sync_run, baseline)
+    remote = await run_blocking(sides.load_remote_state, sync_run, baseline)
     local = await memories.read(lambda tx: sides.load_local_state(tx, sync_run, remote))
     total = replace(total, problems=list(remote.problems))
     if direction != "push":
@@ -172,7 +171,7 @@ async def _sync_round(sync_run: SyncRun, direction: SyncDirection, total: SyncRe
     pages = {} if direction == "fetch" else _files_to_write(remote, local, push_only=direction == "push")
     tip = remote.tip
     if pages:
-        tip = await asyncio.to_thread(_push, sync_run, remote, pages)
+        tip = await run_blocking(_push, sync_run, remote, pages)
         if tip is None:
             return total, False
         total = replace(total, sent=total.sent + len(pages))
@@ -230,7 +229,7 @@ async def _apply_remote(
     sync_run: SyncRun, baseline: SyncBaseline, remote: RemoteState, local_state: LocalState, total: SyncReport
 ) -> tuple[SyncReport, LocalState]:
     """Read the remote changes, apply them and return the updated report and local state."""
-    read = await asyncio.to_thread(_read, sync_run, baseline, remote, local_state)
+    read = await run_blocking(_read, sync_run, baseline, remote, local_state)
     # A file counts as removed only if the last common state had it. A memory that was never sent is not one that others
     # deleted.
     removed = {

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar, Token
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from portico.protocol.client_features import InputRequiredResult
     from portico.server.components.results import DetachedCall
     from portico.server.context.input_rounds import InputRounds
+
+T = TypeVar("T")
 
 
 class ContextMarker:
@@ -79,3 +81,25 @@ class CurrentCall:
         return any(
             value is context_factory for value in list(namespace.values()) for context_factory in cls.context_factories
         )
+
+
+async def run_blocking(fn: Callable[..., T], *args: Any) -> T:
+    """Run a blocking function in the thread pool of the server that answers the current call, in its caller's turn.
+
+    Outside of a call, it runs in a thread of the event loop. Those threads also resolve host names and write the audit
+    log, so work that a caller can multiply must not occupy them.
+    """
+    current: Any = CurrentCall.get()
+    if current is None:
+        # Imported here because hooks, which have no event loop, load this module.
+        import asyncio
+
+        return await asyncio.to_thread(fn, *args)
+    if not isinstance(current, tuple):
+        result: T = await current.run_in_thread(fn, *args)
+        return result
+    from portico.rpc.fair_queue import get_caller_key
+
+    call, runtime = current
+    result = await runtime.thread_pool.run(fn, args, get_caller_key(call))
+    return result
