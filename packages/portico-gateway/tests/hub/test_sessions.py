@@ -484,3 +484,43 @@ async def test_output_of_a_server_cannot_forge_messages_of_the_hub(hub: Hub, tex
         for line in host.received:
             head = line.partition(b" ")[0].strip(b"!\n")
             assert not head or head.isdigit()
+
+
+async def test_each_batch_has_the_number_of_its_line(hub: Hub) -> None:
+    reader, writer = await connect()
+
+    def send(message: Any) -> None:
+        writer.write(json.dumps(message).encode() + b"\n")
+
+    async def read_numbers(count: int) -> list[tuple[bytes, Any]]:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            lines = [(await reader.readline()).partition(b" ") for _ in range(count)]
+        return [(number.rstrip(), json.loads(body) if body else None) for number, _, body in lines]
+
+    params = {"protocolVersion": "2025-03-26", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    send(greeting())
+    assert await reader.readline() == b"ok\n"
+    send({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
+    send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+    await read_numbers(2)
+    # A batch of notifications has no response, and must not wait for one forever.
+    for _ in range(3):
+        send([{"jsonrpc": "2.0", "method": "notifications/unknown"}] * 2)
+    assert await read_numbers(3) == [(b"3", None), (b"4", None), (b"5", None)]
+    echoes = [
+        {"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "echo", "arguments": {"text": id}}}
+        for id in ("a", "b")
+    ]
+    send(echoes)
+    [(number, answers)] = await read_numbers(1)
+    assert number == b"6" and {answer["id"] for answer in answers} == {"a", "b"}
+    # Cancelled requests are missing in the response.
+    wait = {"name": "wait", "arguments": {"file": "/nonexistent"}}
+    send([{**echoes[0], "id": "c"}, {"jsonrpc": "2.0", "id": "d", "method": "tools/call", "params": wait}])
+    send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "d"}})
+    send({"jsonrpc": "2.0", "id": "e", "method": "ping"})
+    received = await read_numbers(3)
+    assert sorted(number for number, _ in received) == [b"7", b"8", b"9"]
+    [session] = hub.sessions
+    assert not session._numbers
+    writer.close()

@@ -15,6 +15,7 @@ from portico.auth.principal import Principal
 from portico.extend import Handler, serve_http
 from portico.protocol.client_features import ElicitResult
 from portico.protocol.versions import SUPPORTED_PROTOCOL_VERSIONS
+from portico.search import searchable_tools
 from portico.search.auto_search import AutoToolSearch
 from portico.search.tool_search import ToolSearchServer
 from portico.server.policy import settings as access_settings
@@ -420,3 +421,19 @@ async def test_clients_that_defer_tools_are_informed_to_leave_those_of_a_face(re
         marked = [bool((tool.meta or {}).get("anthropic/alwaysLoad")) for tool in await client.list_tools()]
     # Older revisions have no `_meta` there.
     assert marked == ([True, True, False] if revision >= "2025-06-18" else [False] * 3)
+
+
+async def test_concurrent_searches_share_one_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, built = Server("large", version="1"), list[int]()
+
+    def count() -> str:
+        """Count apples."""
+        return ""
+
+    for number in range(2 * searchable_tools.SMALL_CATALOG_SIZE):
+        server.add_tool(count, name=f"tool_{number}")
+    build = searchable_tools._build_index
+    monkeypatch.setattr(searchable_tools, "_build_index", lambda tools: built.append(len(tools)) or build(tools))
+    async with Client(ToolSearchServer(server)) as client:
+        await asyncio.gather(*(client.call_tool("find_tools", {"queries": [f"apples {at}"]}) for at in range(20)))
+    assert built == [2 * searchable_tools.SMALL_CATALOG_SIZE]

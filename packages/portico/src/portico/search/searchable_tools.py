@@ -103,6 +103,7 @@ class SeenTools:
     def __init__(self, server: Handler) -> None:
         self._owner_of = get_capabilities(server).directory.qualified_name
         self._visible = VisibleTools(server, self._view)
+        self._building = asyncio.Lock()
         self._forget()
 
     def _forget(self) -> None:
@@ -147,15 +148,21 @@ class SeenTools:
 
     async def _refresh_index(self) -> ToolIndex:
         while self._index is None or self._indexed != len(self._tools):
-            tools = list(self._tools)
-            if len(tools) <= SMALL_CATALOG_SIZE:
-                index = _build_index(tools)
-            else:
-                index = await asyncio.to_thread(_build_index, tools)
-            # Tools may have been added or reset while the index was built in a thread.
-            if tools == self._tools[: len(tools)]:
-                self._index, self._indexed = index, len(tools)
+            # Building a large index takes long, so concurrent searches share one.
+            async with self._building:
+                if self._index is None or self._indexed != len(self._tools):
+                    await self._build_index()
         return self._index
+
+    async def _build_index(self) -> None:
+        tools = list(self._tools)
+        if len(tools) <= SMALL_CATALOG_SIZE:
+            index = _build_index(tools)
+        else:
+            index = await asyncio.to_thread(_build_index, tools)
+        # Tools may have been added or reset while the index was built in a thread.
+        if tools == self._tools[: len(tools)]:
+            self._index, self._indexed = index, len(tools)
 
     def _find_position(self, entry: Raw) -> int | None:
         """Return the position of an entry, or None if it is not a valid tool."""
