@@ -34,7 +34,7 @@ def decode_rows(kind: Any, columns: tuple[str, ...], rows: list[Row], *, nullabl
     """Convert rows to a type. Raises RowMismatch."""
     try:
         return _reader(kind, columns, nullable)(rows)
-    except msgspec.DecodeError as failure:
+    except (msgspec.DecodeError, RecursionError) as failure:
         raise RowMismatch(f"A row ({', '.join(columns)}) does not match {_name(kind)}: {failure}") from failure
 
 

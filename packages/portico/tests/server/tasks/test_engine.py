@@ -18,7 +18,7 @@ from portico.server.tasks.execution import JobConcurrencyLimit, JobRun, LeaseLos
 from portico.server.tasks.jobs import Job, JobOutcome
 from portico.server.tasks.leases import Lease
 from portico.store.database import Database
-from portico.store.errors import ConnectionLost, InvalidValue
+from portico.store.errors import ConnectionLost, InvalidValue, RowMismatch
 from portico.store.transaction import Transaction
 from support.task_servers import TIMEOUT_SECONDS, wait_until
 
@@ -1105,3 +1105,39 @@ async def test_tasks_in_postgresql_need_a_key(postgres_url: str, monkeypatch: py
     engine = TaskEngine("s", Database(postgres_url), dict, run)
     with pytest.raises(UsageError, match="set PORTICO_ENCRYPTION_KEYS"):
         await engine.start()
+
+
+@pytest.mark.parametrize("column", ["questions", "answers"])
+@pytest.mark.parametrize("value", ["{", "1", '{"a":' + "[" * 5000 + "]" * 5000 + "}"], ids=["cut", "type", "deep"])
+async def test_an_invalid_row_does_not_stop_the_others(make: Make, column: str, value: str) -> None:
+    paused, started = asyncio.Event(), asyncio.Event()
+
+    async def body(running: JobRun) -> None:
+        started.set()
+        await paused.wait()
+
+    engine = await make(body, concurrency=1)
+    await engine.create(job())
+    await asyncio.wait_for(started.wait(), TIMEOUT_SECONDS)
+    # Queued while the only slot is taken, and the invalid one is the most urgent.
+    invalid, valid = job(priority=9), job()
+    for one in (invalid, valid):
+        await engine.create(one)
+    sql = f"update portico_job set {column} = :value where id = :id"
+    await engine.database.write(lambda tx: tx.execute(sql, {"value": value, "id": invalid.id}))
+    paused.set()
+
+    async def statuses() -> list[str]:
+        return [one.status for id in (invalid.id, valid.id) if (one := await engine.get(id, None)) is not None]
+
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        while (now := await _read_or_none(statuses)) != ["failed", "completed"]:
+            assert now is None or "queued" in now or "running" in now, now
+            await asyncio.sleep(0.02)
+
+
+async def _read_or_none(statuses: Callable[[], Awaitable[list[str]]]) -> list[str] | None:
+    try:
+        return await statuses()
+    except RowMismatch:
+        return None  # not claimed yet

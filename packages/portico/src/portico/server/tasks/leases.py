@@ -22,6 +22,7 @@ from portico.server.tasks.jobs import (
     finished_steps,
     store_step,
 )
+from portico.store.errors import RowMismatch
 from portico.store.rows import encode_json_column
 from portico.store.transaction import Transaction
 
@@ -84,15 +85,35 @@ def claim(
     order = {job.id: position for position, job in enumerate(due[:max_jobs])}
     if not order:
         return [], {}
-    claimed = tx.fetch_all(
-        Job,
-        "update portico_job set status = 'running', worker = :worker, lease = :until, attempts = attempts + 1,"
-        " runs = runs + 1, updated_at = :now where id in :ids and status = 'queued' returning *",
-        {"worker": worker, "until": now + duration, "now": now, "ids": list(order)},
-    )
+    try:
+        claimed = tx.fetch_all(
+            Job,
+            "update portico_job set status = 'running', worker = :worker, lease = :until, attempts = attempts + 1,"
+            " runs = runs + 1, updated_at = :now where id in :ids and status = 'queued' returning *",
+            {"worker": worker, "until": now + duration, "now": now, "ids": list(order)},
+        )
+    except RowMismatch:
+        # The rows are updated, but one of them is not valid: it must not keep the others in the queue.
+        claimed = _read_valid_jobs(tx, list(order), now)
+        tx.publish(JOB_CREATED, server)
     # `returning` has no defined order.
     claimed.sort(key=lambda job: order[job.id])
     return claimed, finished_steps(tx, list(order))
+
+
+def _read_valid_jobs(tx: Transaction, ids: list[str], now: int) -> list[Job]:
+    """Return the jobs whose rows are valid, and fail the others."""
+    result = []
+    for id in ids:
+        try:
+            result.append(tx.fetch_one(Job, "select * from portico_job where id = :id", {"id": id}))
+        except RowMismatch:
+            job = tx.fetch_one(Job, f"select {SUMMARY_COLUMNS} from portico_job where id = :id", {"id": id})
+            tx.execute("update portico_job set answers = '{}' where id = :id", {"id": id})
+            finish_job(
+                tx, job, failed_outcome("Internal error: the task was changed in the store; start it again"), now
+            )
+    return result
 
 
 def _select_due_jobs(tx: Transaction, server: str, tools: list[str], now: int, limit: int) -> list[_DueJob]:
