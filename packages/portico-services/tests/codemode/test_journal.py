@@ -89,6 +89,7 @@ async def test_outputs_and_scripts_are_their_owners_alone(store: RunStore) -> No
     [
         'update portico_run set approved = \'["delete","write"]\'',
         "update portico_run set signature = null",
+        "update portico_run set approved = '{'",
         'update portico_run_call set outcome = \'{"value":"forged"}\'',
         "update portico_run_call set tool = 'delete'",
         "insert into portico_run_call (run_id, n, tool, digest, place, at, outcome) "
@@ -108,15 +109,16 @@ async def test_journal_that_was_changed_in_the_store_is_not_gone_on_with(store: 
 
 async def test_saved_script_that_was_changed_in_the_store_is_not_run(store: RunStore) -> None:
     scripts = SavedScriptStore(store)
-    for name in ("changed", "moved", "kept"):
+    for name in ("changed", "moved", "invalid", "kept"):
         await scripts.save("ann", SavedScript(name, "One.", "1", {}, 0.0))
 
     def change(tx: Transaction) -> None:
         tx.execute("update portico_saved_script set code = '2' where name = 'changed'")
         tx.execute("update portico_saved_script set owner = 'eve' where name = 'moved'")
+        tx.execute("update portico_saved_script set tools = '{' where name = 'invalid'")
 
     await store.write(change)
-    for owner, name in (("ann", "changed"), ("eve", "moved")):
+    for owner, name in (("ann", "changed"), ("eve", "moved"), ("ann", "invalid")):
         with pytest.raises(ToolError, match="Unknown saved script"):
             await scripts.find(owner, name)
     assert [item.name for item in await scripts.list("ann")] == ["kept"]

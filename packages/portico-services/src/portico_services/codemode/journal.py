@@ -83,12 +83,13 @@ class RunRecord(Struct):
     begun_at: float
     holder: str
     held_until: float
-    approved: list[str]
+    # Digests of tools, as JSON that is decoded after the signature was checked.
+    approved: str
     size: int
     signature: str | None = None
 
     def signed_fields(self) -> tuple[str, ...]:
-        return self.id, self.owner, self.digest, self.seed, encode_json_column(self.approved)
+        return self.id, self.owner, self.digest, self.seed, self.approved
 
 
 def utf8_size(text: str) -> int:
@@ -220,7 +221,8 @@ class RunJournal:
         ):
             log.warning("run %s is not resumed: the signature of a row is missing or invalid", self.id)
             return False
-        self.seed, self.begun_at, self.approved = row.seed, row.begun_at, set(row.approved)
+        self.seed, self.begun_at = row.seed, row.begun_at
+        self.approved = set(msgspec.json.decode(row.approved, type=list[str]))
         self.entries = {entry.n: entry for entry in entries}
         self.sequences = [entry for entry in entries if entry.place is not None]
         self.sequences.sort(key=lambda stored_entry: stored_entry.place or 0)
@@ -294,7 +296,7 @@ class RunJournal:
 
     def _row(self, status: str) -> RunRecord:
         lease_expires_at = time.time() + LEASE_SECONDS
-        approved = sorted(self.approved)
+        approved = encode_json_column(sorted(self.approved))
         about = self.id, self.owner, self.digest, status, self.seed, self.begun_at
         return RunRecord(*about, process_lease.current_holder(), lease_expires_at, approved, self.size)
 
@@ -331,7 +333,7 @@ _RUNS, _CALLS = b"rows of runs", b"rows of calls"
 def _save(tx: Transaction, row: RunRecord, entries: list[JournalEntry], signing: SigningKeys) -> None:
     now = time.time()
     row.signature = signing.sign_row(_RUNS, *row.signed_fields())
-    parameters = {**msgspec.structs.asdict(row), "approved": encode_json_column(row.approved), "now": now}
+    parameters = {**msgspec.structs.asdict(row), "now": now}
     added = tx.execute(
         f"insert into portico_run ({_ROW}, updated_at) values (:id, :owner, :digest, :status, :seed, :begun_at, "
         ":holder, :held_until, :approved, :size, :signature, :now) on conflict (id) do update set "

@@ -6,6 +6,7 @@ import ast
 import time
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from portico import ToolError
@@ -25,10 +26,6 @@ class SavedScript(Struct):
     # Digests of the tools that it uses, by tool name.
     tools: dict[str, str]
     saved_at: float
-    signature: str | None = None
-
-    def signed_fields(self, owner: str) -> tuple[str, ...]:
-        return owner, self.name, self.description, self.code, encode_json_column(self.tools)
 
     def check_tools_unchanged(self, table: ToolCatalog) -> None:
         """Raise ToolError if a tool that the script uses has changed: the script could now behave differently."""
@@ -59,6 +56,24 @@ class SavedScript(Struct):
         }
 
 
+class _ScriptRow(Struct):
+    """A row as stored. The tools are decoded after the signature was checked."""
+
+    name: str
+    description: str
+    code: str
+    tools: str
+    saved_at: float
+    signature: str | None = None
+
+    def signed_fields(self, owner: str) -> tuple[str, ...]:
+        return owner, self.name, self.description, self.code, self.tools
+
+    def to_script(self) -> SavedScript:
+        tools = msgspec.json.decode(self.tools, type=dict[str, str])
+        return SavedScript(self.name, self.description, self.code, tools, self.saved_at)
+
+
 def script_description(code: str) -> str:
     """Return the description of a script: its docstring, or its leading comment."""
     try:
@@ -79,8 +94,10 @@ class SavedScriptStore:
         self._store = store
 
     async def save(self, owner: str, script: SavedScript) -> None:
-        script.signature = (await self._store.signing()).sign_row(_PURPOSE, *script.signed_fields(owner))
-        if not await self._store.write(_save, owner, script):
+        tools = encode_json_column(script.tools)
+        row = _ScriptRow(script.name, script.description, script.code, tools, time.time())
+        row.signature = (await self._store.signing()).sign_row(_PURPOSE, *row.signed_fields(owner))
+        if not await self._store.write(_save, owner, row):
             raise ToolError(
                 f"The limit of {MAX_SAVED_SCRIPTS} saved scripts is reached: delete one with forget_saved.",
                 error_type="ApiLimitExceeded",
@@ -92,18 +109,18 @@ class SavedScriptStore:
         # A forged row is reported like a missing one.
         if result is None or not await self._is_authentic(owner, result):
             raise ToolError(f"Unknown saved script {name[:80]!r}.", error_type="ResourceNotFound")
-        assert isinstance(result, SavedScript)
-        return result
+        assert isinstance(result, _ScriptRow)
+        return result.to_script()
 
     async def list(self, owner: str) -> list[SavedScript]:
-        result: list[SavedScript] = await self._store.read(_fetch_all, owner)
-        return [item for item in result if await self._is_authentic(owner, item)]
+        result: list[_ScriptRow] = await self._store.read(_fetch_all, owner)
+        return [row.to_script() for row in result if await self._is_authentic(owner, row)]
 
-    async def _is_authentic(self, owner: str, script: SavedScript) -> bool:
+    async def _is_authentic(self, owner: str, row: _ScriptRow) -> bool:
         """Return whether the owner saved the script: a database role that can write rows must not inject code into its
         tools.
         """
-        return (await self._store.signing()).is_row_signed(_PURPOSE, script.signature, *script.signed_fields(owner))
+        return (await self._store.signing()).is_row_signed(_PURPOSE, row.signature, *row.signed_fields(owner))
 
     async def delete(self, owner: str, name: str) -> bool:
         return bool(await self._store.write(_delete, owner, name))
@@ -113,9 +130,9 @@ _COLUMNS = "name, description, code, tools, saved_at, signature"
 _PURPOSE = b"saved scripts"
 
 
-def _save(tx: Transaction, owner: str, script: SavedScript) -> bool:
+def _save(tx: Transaction, owner: str, row: _ScriptRow) -> bool:
     count = tx.fetch_one(
-        int, "select count(*) from portico_saved_script where owner = ? and name <> ?", (owner, script.name)
+        int, "select count(*) from portico_saved_script where owner = ? and name <> ?", (owner, row.name)
     )
     if count >= MAX_SAVED_SCRIPTS:
         return False
@@ -123,28 +140,20 @@ def _save(tx: Transaction, owner: str, script: SavedScript) -> bool:
         f"insert into portico_saved_script (owner, {_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?) on conflict (owner, name) "
         "do update set description = excluded.description, code = excluded.code, tools = excluded.tools, "
         "saved_at = excluded.saved_at, signature = excluded.signature",
-        (
-            owner,
-            script.name,
-            script.description,
-            script.code,
-            encode_json_column(script.tools),
-            time.time(),
-            script.signature,
-        ),
+        (owner, row.name, row.description, row.code, row.tools, row.saved_at, row.signature),
     )
     return True
 
 
-def _find(tx: Transaction, owner: str, name: str) -> SavedScript | None:
+def _find(tx: Transaction, owner: str, name: str) -> _ScriptRow | None:
     return tx.fetch_optional(
-        SavedScript, f"select {_COLUMNS} from portico_saved_script where owner = ? and name = ?", (owner, name)
+        _ScriptRow, f"select {_COLUMNS} from portico_saved_script where owner = ? and name = ?", (owner, name)
     )
 
 
-def _fetch_all(tx: Transaction, owner: str) -> list[SavedScript]:
+def _fetch_all(tx: Transaction, owner: str) -> list[_ScriptRow]:
     return tx.fetch_all(
-        SavedScript, f"select {_COLUMNS} from portico_saved_script where owner = ? order by name", (owner,)
+        _ScriptRow, f"select {_COLUMNS} from portico_saved_script where owner = ? order by name", (owner,)
     )
 
 
