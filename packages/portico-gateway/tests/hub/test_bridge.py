@@ -534,3 +534,12 @@ def test_process_of_another_user_cannot_connect(daemon: Path, tmp_path: Path) ->
 def test_an_unknown_server_is_an_error_without_a_hub(action: str) -> None:
     done = subprocess.run([*PORTICO, "hub", action, "typo"], capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     assert done.returncode == 2 and "no host uses the server 'typo'" in done.stderr
+
+
+@pytest.mark.parametrize("name", [location.LOCK_NAME, location.START_LOCK_NAME, location.LOG_NAME])
+def test_links_in_the_directory_are_refused(hub_directory: Path, tmp_path: Path, name: str) -> None:
+    hub_directory.mkdir(mode=0o700)
+    (hub_directory / name).symlink_to(tmp_path / "elsewhere")
+    done = subprocess.run([*PORTICO, "hub", "start"], capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    assert done.returncode == 3 and f"cannot open {hub_directory / name}" in done.stderr
+    assert "Traceback" not in done.stderr and not (tmp_path / "elsewhere").exists()

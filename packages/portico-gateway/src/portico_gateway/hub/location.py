@@ -141,7 +141,7 @@ def connect_or_start(directory: int) -> _socket.socket:
         return connection
     # One starter at a time: six hosts that start together must not start six daemons. The daemon's own lock makes
     # a second one harmless, but not free.
-    lock = os.open(START_LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    lock = _open_file(directory, START_LOCK_NAME, os.O_RDWR)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         end = time.monotonic() + START_TIMEOUT_SECONDS
@@ -175,24 +175,37 @@ def is_running(directory: int) -> bool:
 
 
 def open_lock(directory: int) -> int:
-    """Open the daemon's lock file."""
-    return os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    """Open the daemon's lock file. Raises HubError."""
+    return _open_file(directory, LOCK_NAME, os.O_RDWR)
+
+
+def _open_file(directory: int, name: str, flags: int) -> int:
+    """Open a file of the hub's directory, created if necessary. Raises HubError."""
+    flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(name, flags, 0o600, dir_fd=directory)
+    except OSError as failure:
+        path = os.path.join(hub_directory(), name)
+        raise HubError(f"cannot open {path}: {failure.strerror}; it must be a writable file, not a link") from None
 
 
 def _spawn_daemon(directory: int) -> None:
     """Start the daemon in a separate session. The started process detaches itself and exits immediately."""
     environment = {name: value for name, value in os.environ.items() if name in _DAEMON_VARIABLES}
     environment["PORTICO_HUB"] = hub_directory()
-    log = os.path.join(hub_directory(), LOG_NAME)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    log = _open_file(directory, LOG_NAME, os.O_WRONLY | os.O_APPEND)
     actions = [
+        (os.POSIX_SPAWN_DUP2, log, 2),
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 2, log, flags, 0o600),
     ]
     # -P: a module in the working directory of the host must not be imported by the daemon.
     words = [sys.executable, "-P", "-m", "portico_gateway.hub.daemon"]
-    process = os.posix_spawn(sys.executable, words, environment, file_actions=actions)
+    try:
+        process = os.posix_spawn(sys.executable, words, environment, file_actions=actions)
+    finally:
+        os.close(log)
     _, status = os.waitpid(process, 0)
     if status:
-        raise HubError(f"the hub did not start (status {os.waitstatus_to_exitcode(status)}); see {log}")
+        path = os.path.join(hub_directory(), LOG_NAME)
+        raise HubError(f"the hub did not start (status {os.waitstatus_to_exitcode(status)}); see {path}")
