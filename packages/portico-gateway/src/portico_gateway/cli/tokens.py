@@ -12,6 +12,7 @@ from pathlib import Path
 from shlex import quote
 
 from portico.auth.verifiers.token_file import TokenEntry, generate_token, hash_token, load_token_file
+from portico.cli.files import write_atomic
 from portico.cli.output import Printer
 from portico.cli.specs import parser_for
 from portico.protocol.errors import UsageError
@@ -120,14 +121,8 @@ def _revoke(arguments: argparse.Namespace) -> None:
 def _write(path: Path, rows: list[TokenEntry]) -> None:
     """Write the token file atomically, so that a server never reads a partial file, and readable by its owner only."""
     text = "# Written by `portico tokens`: token hashes with their scopes and groups.\n" + "".join(map(_toml, rows))
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        # Private from the first byte, although it contains hashes only: it also shows who has access to what.
-        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(aside, path)
-    except OSError as failure:
-        raise UsageError(f"cannot write {path}: {failure.strerror}") from None
+    # Private from the first byte, although it contains hashes only: it also shows who has access to what.
+    write_atomic(str(path), text, 0o600)
 
 
 def _toml(row: TokenEntry) -> str:
