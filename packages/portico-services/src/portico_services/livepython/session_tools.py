@@ -88,7 +88,7 @@ class SessionTools(Service):
         """
         _validate_saved_name(name)
         report = await self._client.read(
-            ctx, replies.SavedNamesReport, "save", session, self._client.max_timeout, most=MAX_SESSION_BYTES
+            ctx, replies.SavedNamesReport, "save", session, self._client.max_timeout, limit=MAX_SESSION_BYTES
         )
         data = await self._fetch_data(ctx, session, report.size)
         # The chunks are separate requests: another save may have replaced the data between two of them.

@@ -277,7 +277,7 @@ class Interpreter:
     # Saved sessions
 
     def save(self, limit: int, seconds: float | None = None) -> dict[str, Any]:
-        """Pickle the session for `saved_part`, up to `most` bytes, with `seconds` as the time limit per name."""
+        """Pickle the session for `saved_part`, up to `limit` bytes, with `seconds` as the time limit per name."""
         changes = [(change.path, change.source) for change in self.changes if change.is_current(self.namespace)]
         data, names, left_out = session_pickle.dump_session(self.namespace, changes, seconds)
         if len(data) > limit:
