@@ -35,6 +35,14 @@ def test_mcp_json_is_a_gateway() -> None:
     assert result["b"].target == UrlTarget("https://b.example/mcp", {})
 
 
+def test_a_string_is_no_filter_of_operations(tmp_path: Path) -> None:
+    """The keys of the filter are inherited from a module with other imports."""
+    (tmp_path / "crm.json").write_text('{"openapi": "3.1.0", "info": {"title": "crm", "version": "1"}, "paths": {}}')
+    tables = {"upstream": {"crm": {"openapi": {"path": "crm.json", "tags": "invoices"}, "url": "https://crm.example"}}}
+    with pytest.raises(UsageError, match=r"openapi\] tags: expected a list, got 'invoices'"):
+        parse_settings(tables, SecretResolver(), tmp_path)
+
+
 def test_disabled_upstreams_are_omitted() -> None:
     message = {"servers": {"a": {"command": "x", "disabled": True}, "b": {"command": "y"}}}
     assert list(parse_settings(message, SecretResolver()).upstreams) == ["b"]

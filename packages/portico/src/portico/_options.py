@@ -49,8 +49,16 @@ _COLLECTION_TYPES = (list, tuple, AbstractSet)
 _VARIABLE = r"\$\{([^{}]*)(\}?)"
 
 
+class InvalidOption(UsageError):
+    """An invalid option; `option` is its name, by which portico-services finds its line in a settings file."""
+
+    def __init__(self, message: str, option: str) -> None:
+        super().__init__(message)
+        self.option = option
+
+
 def validate_options(owner: str, options: Mapping[str, Any], schema: type) -> None:
-    """Raise UsageError for the first option that is not a key of the TypedDict `schema`, or not of its type."""
+    """Raise InvalidOption for the first option that is not a key of the TypedDict `schema`, or not of its type."""
     _check(owner, options, schema.__annotations__, partial(_option_type, schema))
 
 
@@ -103,7 +111,7 @@ def validate_fields(struct: Any) -> None:
 def expand_paths(model: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options from a file with `~` and `${NAME}` expanded where their annotations allow a path.
 
-    Raises `UsageError` for an unknown variable or user, because the path would be a different one.
+    Raises `InvalidOption` for an unknown variable or user, because the path would be a different one.
     """
     function = inspect.unwrap(model)
     kinds = {name: _resolve_hint(kind, function.__globals__) for name, kind in function.__annotations__.items()}
@@ -143,14 +151,14 @@ def _expand(option: str, value: Any, kind: Any) -> Any:
 def _expand_path(option: str, text: str) -> str:
     def variable(match: re.Match[str]) -> str:
         if not match[2]:
-            raise UsageError(f"{option}: missing }} after ${{ in {text!r}")
+            raise InvalidOption(f"{option}: missing }} after ${{ in {text!r}", option)
         if match[1] not in os.environ:
-            raise UsageError(f"{option}: the environment variable {match[1]!r} in {text!r} is not set")
+            raise InvalidOption(f"{option}: the environment variable {match[1]!r} in {text!r} is not set", option)
         return os.environ[match[1]]
 
     home = os.path.expanduser(text)
     if text.startswith("~") and home == text:
-        raise UsageError(f"{option}: the user in {text!r} does not exist or has no home directory")
+        raise InvalidOption(f"{option}: the user in {text!r} does not exist or has no home directory", option)
     return re.sub(_VARIABLE, variable, home)
 
 
@@ -161,12 +169,12 @@ def _check(
         if name not in annotations:
             close = argument_issues.closest_names(name, annotations)
             hint = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(sorted(annotations))}"
-            raise UsageError(f"{owner}: unknown option {name!r} ({hint})")
+            raise InvalidOption(f"{owner}: unknown option {name!r} ({hint})", name)
         kind = type_of(name)
         if not matches_type(value, kind):
             preview = repr(value)[:60]
             more = f" (write [{preview}])" if isinstance(value, str) and matches_type([value], kind) else ""
-            raise UsageError(f"{owner}: {name}: expected {settings_file.describe(kind)}, got {preview}{more}")
+            raise InvalidOption(f"{owner}: {name}: expected {settings_file.describe(kind)}, got {preview}{more}", name)
 
 
 @cache
@@ -178,6 +186,9 @@ def _option_type(schema: type, name: str) -> Any:
 def _resolve_hint(hint: Any, names: dict[str, Any]) -> Any:
     """Resolve a type hint. Names that exist only for type checkers become Any."""
     if isinstance(hint, ForwardRef):
+        # An inherited key belongs to another module, whose names may differ from those of the subclass.
+        module = sys.modules.get(str(hint.__forward_module__))
+        names = names if module is None else vars(module)
         hint = hint.__forward_arg__
     if not isinstance(hint, str):
         return hint
