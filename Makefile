@@ -136,6 +136,7 @@ docs: $(SITE)
 specifications: $(READY)
 	$(BIN)/python docs/specifications/write.py
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/generate_settings.py
 
 conform: $(READY)
 	PYTHONPATH=tests $(BIN)/python tests/conformance/run.py

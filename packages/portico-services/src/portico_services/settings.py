@@ -25,7 +25,8 @@ class CompatSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     descriptions: dict[str, str] = field(default_factory=dict)
     # New names of URI schemes.
     uri_schemes: dict[str, str] = field(default_factory=dict)
-    # How invalid arguments are reported, overriding the server: as a protocol error or a tool result.
+    # How invalid arguments are reported, overriding the server: as a tool result, as a protocol error, or by protocol
+    # version. None: as in `[server]`.
     argument_errors: ArgumentErrorMode | None = None
     # Reject arguments that are only valid after coercion, overriding the server.
     strict_arguments: bool = False
@@ -33,22 +34,24 @@ class CompatSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     include_is_error: Literal["always", "on_failure"] = "always"
     # Prefix of every error text.
     error_prefix: str = ""
-    # Use the short form of errors that have one.
+    # Use the short form of errors that have one, with the cause and the remedy in parentheses.
     short_errors: bool = False
-    # Add success, status, data, error and explanation to results without structured content.
+    # Add success, status, data, error and explanation to results up to 2025-03-26.
     envelope: bool = False
-    # Prefix of an `errorCode` in the envelope: `MCP-ToolExecutionError`.
+    # Prefix of an `errorCode` that errors in an envelope get: `MCP-` for `MCP-ToolExecutionError`.
     error_code_prefix: str = ""
-    # List tools by their dotted names.
+    # List tools as `module_name.tool_name`.
     dotted_names: bool = False
-    # HTTP path that accepts bare calls by contract: `{"tool_name", "arguments"}`.
+    # Over HTTP: path that accepts bare calls, `{"tool_name": …, "arguments": …}`, with the credentials and the size
+    # limit of the endpoint.
     call_path: Annotated[str, Meta(pattern=r"^/[a-z0-9/_-]+$")] | None = None
-    # Log every call.
+    # Whether to log the tool, outcome and duration of every call (`portico.contracts`).
     log_calls: bool = False
-    # Rate limit in calls per second, and burst, of each tool with external effects; None for no limit.
+    # Calls per second of each tool with external effects; further calls are rejected. None: no limit.
     rate_limit: Annotated[float, Meta(gt=0)] | None = None
+    # Calls of such a tool that may come at once.
     rate_burst: Annotated[int, Meta(ge=1)] = 10
-    # Add `type: "text"` to the contents of resources, up to LAST_ENVELOPE_VERSION.
+    # Add `type: "text"` to the contents of resources up to 2025-03-26.
     typed_resource_contents: bool = False
     # Use number instead of integer in schemas, and omit null from optional types.
     simple_schemas: bool = False
@@ -67,7 +70,9 @@ class CompatSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class SettingsFile(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings file including the sections of the services."""
 
+    # Options of the built-in services, by service.
     services: dict[str, Table] = field(default_factory=dict)
+    # Names and formats of another server, by service; `target` for your own server.
     compat: dict[str, CompatSection] = field(default_factory=dict)
 
 

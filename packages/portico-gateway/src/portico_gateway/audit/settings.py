@@ -19,27 +19,31 @@ _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 class AuditSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of the audit log: content, destinations and retention."""
 
-    # Whether records are stored: in the server's store, or in the one at a URL.
+    # Where records are stored: `true` for the server's store if it is PostgreSQL, otherwise `audit.db` in the data
+    # directory; a URL; `false` for sinks only.
     store: bool | str = True
-    # Directory of the key and the last checkpoint; the data directory by default.
+    # Directory of the key and the last checkpoint. None: the data directory.
     data_dir: str | None = None
-    # Additional destinations: `file:/var/log/audit.jsonl?format=ocsf`, `syslog+tls://siem:6514?format=cef`.
+    # Additional destinations: `file:/path`, `syslog://`, `syslog+tls://` and `syslog+udp://`, each with
+    # `?format=jsonl`, `ocsf` or `cef`.
     sinks: tuple[str, ...] = ()
-    # Arguments are logged as a digest, as text (truncated and redacted), or not at all.
-    # A digest lets an auditor confirm a known value without storing personal data; text is an explicit choice.
+    # How arguments are recorded: as a digest, as text (truncated and redacted), or not at all. A digest lets an auditor
+    # confirm a known value without storing personal data.
     arguments: Literal["hashed", "redacted", "omitted"] = "hashed"
-    # Arguments that are logged as text in any case: of all tools, or by a pattern for `owner.name`.
+    # Arguments that are recorded as text in any case: names for all tools, or names by a pattern of `owner.name`.
     logged_arguments: tuple[str, ...] | dict[str, tuple[str, ...]] = ()
-    # Handling of calls while records cannot be written and the queue is full.
-    # Availability by default; with "reject" no call runs that is not recorded, as some regulations require.
+    # What happens to calls while records cannot be written and the queue is full: they run unrecorded and are counted,
+    # or they are rejected.
     on_overflow: Literal["drop", "reject"] = "drop"
-    # Records are small; this many cover a short outage of the store without dropping or rejecting calls.
+    # Records that may wait for the store. The default covers a short outage without dropping or rejecting calls.
     max_pending: Annotated[int, Meta(ge=1)] = 100_000
-    # Retention period; None means unlimited.
+    # Period after which records are removed, such as `400d`, `12h` or `2w`. None: never.
     retention: str | None = None
-    # Whether calls on stdio, lists and completions are recorded.
+    # Whether calls on stdio are recorded.
     include_stdio: bool = False
+    # Whether list requests are recorded.
     include_lists: bool = False
+    # Whether completion requests are recorded.
     include_completions: bool = False
 
     @property

@@ -43,53 +43,92 @@ _MAX_ACCESS_TOKEN_TTL_SECONDS = 3600.0
 class OAuthClientOptions(TypedDict, total=False):
     """Keys of `[[auth.proxy.client]]`: a client registered by the operator."""
 
+    # Id of the client.
     client_id: str
+    # Secret of a confidential client. None: a public client.
     client_secret: str
+    # Name on the consent page.
     client_name: str
+    # Redirect URIs, compared exactly; on loopback addresses any port is allowed.
     redirect_uris: Sequence[str]
+    # Whether the client may use the device authorization grant; it then needs no redirect URI.
     device_authorization: bool
 
 
 class LoginOptions(TypedDict, total=False):
     """Keys that describe the identity provider and the users who may log in."""
 
+    # Kind of identity provider: `github`, `google`, `entra`, `auth0`, `keycloak`, `oidc` or `oauth`.
     provider: str
+    # Client id of this server at the provider.
     client_id: str
+    # Secret of that client, such as `${env:NAME}` or `${file:PATH}`.
     client_secret: str
+    # `oidc`, `oauth`: URL of the provider; required there.
     issuer: str
+    # `entra`: id of the tenant; required there.
     tenant: str
+    # `auth0`: domain of the tenant; required there.
     domain: str
+    # `keycloak`: URL of the server, required there; `github`: URL of GitHub Enterprise.
     base_url: str
+    # `keycloak`: name of the realm; required there.
     realm: str
+    # Scopes to request from the provider.
     provider_scopes: Sequence[str]
+    # `oauth`: URL of the authorization endpoint.
     authorization_endpoint: str
+    # `oauth`: URL of the token endpoint.
     token_endpoint: str
+    # `oauth`: URL of the userinfo endpoint.
     userinfo_endpoint: str
+    # Claim with the user's id; a dot selects a member of an object.
     subject_claim: str
+    # Claim with the user's name, for `user:NAME` in `allow`.
     username_claim: str
+    # Claim with the user's groups.
     groups_claim: str
+    # `github`: whether to read the user's organizations and teams as groups.
     fetch_memberships: bool
+    # Users who may log in: `*`, `user:NAME`, `group:NAME`, `sub:ID`, `claim:NAME=VALUE`, or `name@host` and `*@host`
+    # for verified addresses. Required for `github` and `google`; elsewhere all users by default.
     allow: Sequence[str]
+    # Further parameters of the authorization request, such as `prompt` or `hd`.
     extra_authorize_params: Mapping[str, str]
+    # Path to which the provider redirects the browser.
     callback_path: str
 
 
 class OAuthProxyOptions(LoginOptions, total=False):
     """Keys of `[auth.proxy]`."""
 
+    # Name of the server on the consent page. None: the server's title.
     title: str
+    # Scopes that clients can get, with descriptions for the consent page.
     scopes: Mapping[str, str] | Sequence[str]
+    # Scopes of a client that requests none. None: all scopes.
     default_scopes: Sequence[str]
+    # Whether clients may register themselves (RFC 7591).
     dynamic_client_registration: bool
+    # Whether clients may identify themselves by the URL of a metadata document.
     client_id_metadata_documents: bool
+    # Whether clients without a browser may use the device authorization grant (RFC 8628).
     device_authorization: bool
+    # Hosts from which metadata documents are accepted; all if empty.
     allowed_client_hosts: Sequence[str]
+    # Networks from which metadata documents may be fetched, in addition to public addresses.
     allowed_client_networks: Sequence[str]
+    # Lifetime of an access token, at most one hour, because a revoked one may be accepted until it expires.
     access_token_ttl: float | str
+    # Time after which a user must log in again.
     max_session_age: float | str
+    # Lifetime of an unused refresh token.
     session_idle_timeout: float | str
+    # Time after which the signing key is replaced.
     key_rotation_interval: float | str
+    # Keys that encrypt secrets, the current one first. None: `PORTICO_ENCRYPTION_KEYS`, or a file next to the database.
     encryption_keys: Sequence[str]
+    # Clients that you register.
     client: Sequence[Mapping[str, Any]]
 
 

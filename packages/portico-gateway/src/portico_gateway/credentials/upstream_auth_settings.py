@@ -44,18 +44,31 @@ class UpstreamAuthOptions(TypedDict, total=False):
     * `scopes` to request with a token.
     """
 
+    # Kind of credential; it decides which of the other keys are accepted.
     type: UpstreamAuthType
+    # `static_header`: name of the header.
     header: str
+    # `static_header`: value of the header, such as `${env:NAME}`; required.
     value: str
+    # Client id at the authorization server; required except for `user_account`, where an upstream may register clients.
     client_id: str
+    # Secret of that client, such as `${env:NAME}` or `${file:PATH}`.
     client_secret: str
+    # `id_jag`: client id at the upstream's authorization server; required.
     upstream_client_id: str
+    # `id_jag`: secret of that client.
     upstream_client_secret: str
+    # `token_exchange`, `id_jag`: URL of the issuer that exchanges tokens; required for `id_jag`. None: the upstream's.
     issuer: str
+    # `token_exchange`, `id_jag`: token endpoint of the issuer. None: discovered from its metadata.
     token_endpoint: str
+    # `token_exchange`: audience to request.
     audience: str
+    # `token_exchange`, `id_jag`: type of the caller's token, a URN of RFC 8693.
     subject_token_type: str
+    # Scopes to request with a token.
     scopes: Sequence[str]
+    # `user_account`: name of the upstream on the page where users connect their accounts.
     display_name: str
 
 

@@ -32,7 +32,10 @@ SAMPLING, ROOTS = "sampling/createMessage", "roots/list"
 
 
 class _ClientHandlerOptions(TypedDict, total=False):
+    # Function that answers sampling requests, as `module:function`, within 300 seconds; or `reject`. None: the client
+    # answers.
     sampling: str
+    # `file://` URIs that replace the client's roots. None: the client's roots.
     roots: list[str]
 
 

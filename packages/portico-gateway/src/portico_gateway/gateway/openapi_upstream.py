@@ -29,10 +29,15 @@ _MAX_LOADED_TARGETS = 64
 class OpenApiOptions(OperationFilter, total=False):
     """Table form of `openapi`, for options in addition to the path: `{ path = "crm.yaml", tags = ["invoices"] }`."""
 
+    # Path of the document (JSON or YAML), relative to the settings file.
     path: str
+    # Values of the variables in the document's server URL.
     variables: Mapping[str, str]
+    # Whether a server URL of the document may be in a private network. A `url` of the upstream always may.
     allow_private_hosts: bool
+    # Whether responses are validated against the document's schemas.
     validate_output: bool
+    # Largest response of the API.
     max_response_size: int
 
 

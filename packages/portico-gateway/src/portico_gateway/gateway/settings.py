@@ -54,67 +54,106 @@ class UpstreamOptions(TypedDict, total=False):
     `[upstream.x]`.
     """
 
-    # Exposed names: prefix and length limit, filters, renamed components and replaced descriptions.
+    # Prefix of the exposed names of tools and prompts; `{alias}` stands for the alias.
     prefix: str
+    # Longest exposed name in characters, at least 16; longer ones are truncated with a digest.
     max_name_length: int
+    # Patterns of names to expose; all if empty.
     include: Sequence[str]
+    # Patterns of names to hide.
     exclude: Sequence[str]
+    # Exposed names, by the upstream's own name.
     rename: Mapping[str, str]
+    # Descriptions that replace the upstream's, by its own name of the tool.
     descriptions: Mapping[str, str]
-    # Timeout of a call, maximum concurrent calls, and maximum waiting calls.
+    # Timeout of a call.
     timeout: float | str
+    # Maximum concurrent calls, at least 1.
     max_concurrency: int
+    # Maximum calls that wait for one of these; further calls are rejected.
     max_queued: int
-    # Which callers share a connection to a server with sessions, maximum connections, and when idle ones are closed.
+    # Which callers share a connection to a server with sessions: all, those of one principal, or those of one client
+    # session.
     isolation: Isolation
+    # Maximum connections to the upstream, at least 1.
     max_connections: int
+    # Time after which an unused connection is closed.
     idle_timeout: float | str
-    # Protocol version, if it is not to be negotiated.
+    # Protocol version to use. None: negotiated.
     protocol_version: ProtocolVersion
-    # Credential: a table with a `type` and its settings.
+    # Credential for an upstream with a `url`.
     auth: Mapping[str, Any]
-    # Client headers that are forwarded to a URL: a list of names, or a mapping to other names.
+    # Client headers to forward to a `url`: a list of names, or a table with new names. `Authorization` and cookies are
+    # rejected.
     forward_headers: Sequence[str] | Mapping[str, str]
     # Server-to-client requests that the gateway answers itself.
     client_handlers: Mapping[str, Any]
-    # Handling of tools that changed since their approval, and of new tools.
+    # What happens to tools that changed since their approval: nothing, a warning, or they are hidden.
     pinning: PinningMode
+    # With `pinning = "enforce"`: whether new tools are exposed before they are approved.
     new_tools: NewToolPolicy
-    # Budget of a tool's result in estimated tokens; 0 for no limit.
+    # Budget of a tool's result in estimated tokens; 0: no limit, otherwise at least 500. None: the budget of the
+    # gateway.
     max_result_tokens: int
 
 
 class _UpstreamLocation(TypedDict, total=False):
     """Keys that locate an upstream of a gateway.toml."""
 
+    # URL of a server over HTTP, or the base URL of an API with `openapi`. An upstream has one of `url`, `command`,
+    # `target` and `openapi`.
     url: str
-    # OpenAPI document of an HTTP API: its path, or a table with the path.
+    # OpenAPI document of an HTTP API: its path, or a table with the path and a filter.
     openapi: str | Mapping[str, Any]
+    # Program of a server on stdio: its name, or a list with its arguments.
     command: Sequence[str] | str
+    # Further arguments of the program.
     args: Sequence[str]
+    # Server in this process: `module:server` or `file.py:server`.
     target: str
+    # Headers of every request to the URL; values may be `${env:NAME}` or `${file:PATH}`.
     headers: Mapping[str, str]
+    # Environment variables of the process; values may be `${env:NAME}` or `${file:PATH}`.
     env: Mapping[str, str]
+    # Working directory of the process.
     cwd: str
+    # Transport of a `url`; `sse` is the transport of 2024-11-05. None: Streamable HTTP.
     type: str
+    # Whether to skip this upstream.
     disabled: bool
 
 
 class _GatewayOptions(TypedDict, total=False):
+    # Name in the gateway's server info. None: the name of the file, without its suffix.
     name: str
+    # Version in the gateway's server info.
     version: str
+    # Display name in the gateway's server info.
     title: str
+    # Description in the gateway's server info.
     description: str
+    # Instructions that clients give to the model.
     instructions: str
+    # Default `prefix` of the upstreams.
     prefix: str
+    # Default `max_name_length` of the upstreams.
     max_name_length: int
+    # Default `pinning` of the upstreams.
     pinning: PinningMode
+    # Default `new_tools` of the upstreams.
     new_tools: NewToolPolicy
+    # File of the approved definitions, relative to the settings file.
     pins_file: str
+    # Default `client_handlers` of the upstreams.
     client_handlers: Mapping[str, Any]
+    # Whether to list `find_tools` and `call_tool` instead of all tools; `"auto"`: only for large catalogs.
     tool_search: bool | Literal["auto"]
+    # Whether to list `find_tools` and `run` instead of all tools; not together with `tool_search`. Needs
+    # portico-services.
     code_mode: bool
+    # Exposed names of tools that tool search and code mode always list.
     always_visible: Sequence[str]
+    # Limits and permissions of scripts in code mode.
     code_limits: Mapping[str, Any]
 
 

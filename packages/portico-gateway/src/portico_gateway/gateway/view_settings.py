@@ -17,12 +17,19 @@ from portico_gateway.gateway.name_filter import name_filter
 class ViewOptions(TypedDict, total=False):
     """Keywords of `Gateway.add_view` and keys of `[view.NAME]`."""
 
+    # Path of the view's endpoint; different for each view.
     path: str
+    # Patterns of aliases of upstreams in the view; all if empty.
     upstreams: Sequence[str]
+    # Patterns of components in the view, as `alias.name`; all if empty.
     include: Sequence[str]
+    # Patterns of components that are not in the view, as `alias.name`.
     exclude: Sequence[str]
+    # Display name in the view's server info.
     title: str
+    # Description in the view's server info.
     description: str
+    # Instructions that clients of the view give to the model.
     instructions: str
 
 

@@ -35,13 +35,21 @@ _SHARED_VARIABLES = frozenset(
 
 
 class _ServerTable(TypedDict, total=False):
+    # Program of the server, for `portico connect NAME` without a command.
     command: str
+    # Arguments of the program; requires `command`.
     args: list[str]
+    # Environment variables of the process; values may be `${env:NAME}` or `${file:PATH}`.
     env: Mapping[str, str]
+    # Working directory of the process; `~` is the home directory.
     cwd: str
+    # Whether hosts with equal settings share one process. None: as in the shipped list of stateless servers.
     shared: bool
+    # Time after which a process without calls is stopped.
     idle_timeout: float | str
+    # Longest time for one call.
     timeout: float | str
+    # Budget of a tool's result in estimated tokens; 0: no limit, otherwise at least 500. None: the budget of gateways.
     max_result_tokens: int
 
 

@@ -38,18 +38,29 @@ _ADDRESS = "192.0.2.1"
 class PolicyTestOptions(TypedDict, total=False):
     """Keys of `[[policy_test]]`: the caller, the component and the expected outcome."""
 
+    # Name of the test in the output.
     name: str
+    # Id of the caller, `anonymous` or `local`.
     principal: str
+    # Groups of the caller.
     groups: StringOrList
+    # Scopes of the caller.
     scopes: StringOrList
+    # OAuth client of the caller.
     client_id: str
+    # Issuer of the caller's token.
     issuer: str
+    # Further claims of the caller's token.
     claims: Mapping[str, Any]
+    # Tool to call, as `owner.name`.
     tool: str
+    # Prompt to get, as `owner.name`.
     prompt: str
+    # Resource to read, as `owner.URI`.
     resource: str
+    # Arguments of the call.
     arguments: Mapping[str, Any]
-    # Allowed, denied, allowed with more scopes, or allowed after confirmation.
+    # Expected decision: allowed, denied, denied for a missing scope, or allowed after confirmation.
     expect: PolicyOutcome
 
 

@@ -39,35 +39,46 @@ StringOrList = str | Sequence[str]
 class RuleOptions(TypedDict, total=False):
     """Keys of `[[rule]]`."""
 
-    # Name in explanations and audit records.
+    # Name in explanations and audit records. None: the position of the rule.
     name: str
-    # Principals: an ID, or ISSUER#ID; group:NAME, scope:NAME, client:ID, issuer:URL, anonymous, local, *.
+    # Callers: ids, `ISSUER#ID`, `group:NAME`, `scope:NAME`, `client:ID`, `issuer:URL`, `id:token`, `anonymous`, `local`
+    # or `*`; conditions joined by ` and ` must all match.
     principal: StringOrList
-    # Components: owner.name, with * and ?.
+    # Tools as patterns of `owner.name`, with `*` and `?`.
     tool: StringOrList
+    # Prompts as patterns of `owner.name`.
     prompt: StringOrList
+    # Resources as patterns of `owner.URI`.
     resource: StringOrList
-    # Effect; allow is the default.
+    # Whether the rule allows what it matches.
     allow: bool
+    # Whether the rule denies what it matches.
     deny: bool
-    # CEL expression.
+    # CEL condition on the principal, the arguments and the time; needs `portico-gateway[cel]`.
     when: str
-    # Whether the rule is only logged, not enforced.
+    # Whether the rule is only logged and audited, not enforced.
     dry_run: bool
 
 
 class RequirementOptions(TypedDict, total=False):
     """Keys of `[[require]]`."""
 
+    # Name in explanations and audit records. None: the position of the requirement.
     name: str
+    # Callers: ids, `ISSUER#ID`, `group:NAME`, `scope:NAME`, `client:ID`, `issuer:URL`, `id:token`, `anonymous`, `local`
+    # or `*`; conditions joined by ` and ` must all match.
     principal: StringOrList
+    # Tools as patterns of `owner.name`, with `*` and `?`.
     tool: StringOrList
+    # Prompts as patterns of `owner.name`.
     prompt: StringOrList
+    # Resources as patterns of `owner.URI`.
     resource: StringOrList
+    # CEL condition on the principal, the arguments and the time; needs `portico-gateway[cel]`.
     when: str
-    # Required scopes.
+    # Scopes that the caller needs over HTTP. A requirement has either `scopes` or `confirm`.
     scopes: StringOrList
-    # Confirmation prompt before the call.
+    # Question to the user before the call, with `{arguments.NAME}`, `{tool}`, `{provider}` and `{principal}`.
     confirm: str
 
 
@@ -95,22 +106,30 @@ EMPTY_TABLES = ParsedTables([], ())
 class LimitOptions(TypedDict, total=False):
     """Keys of `[[limit]]`."""
 
+    # Name in messages, and key of the monthly budgets. None: the position of the limit.
     name: str
-    # Dimensions counted separately: any of principal, client, ip, tool and provider.
+    # What is counted separately, one or several together: `principal`, `client`, `ip`, `tool`, `provider`.
     by: StringOrList
+    # Callers: ids, `ISSUER#ID`, `group:NAME`, `scope:NAME`, `client:ID`, `issuer:URL`, `id:token`, `anonymous`, `local`
+    # or `*`; conditions joined by ` and ` must all match.
     principal: StringOrList
+    # Tools as patterns of `owner.name`, with `*` and `?`.
     tool: StringOrList
+    # Prompts as patterns of `owner.name`.
     prompt: StringOrList
+    # Resources as patterns of `owner.URI`.
     resource: StringOrList
-    # Rate such as "30/min", and the maximum burst.
+    # Calls per time: `5/s`, `30/min`, `1000/day`, `100/10min`.
     rate: str
+    # Calls that may come at once. None: the number of the rate.
     burst: int | float
-    # Cost of a call: a number, or numbers by tool pattern.
+    # How much one call counts: a number, or numbers by tool pattern.
     cost: int | float | Mapping[str, int | float]
-    # Maximum concurrent calls.
+    # Maximum concurrent calls, over all processes that share the store; at least 1.
     max_concurrency: int
-    # Budgets for a calendar month (UTC): calls, and estimated tokens of calls and results.
+    # Calls per calendar month (UTC).
     calls_per_month: int
+    # Estimated tokens of calls and results per calendar month (UTC).
     tokens_per_month: int
 
 

@@ -59,14 +59,17 @@ SavedName = Annotated[str, Meta(max_length=63, description="Saved script name")]
 class CodeMode(Service):
     """Scripts that call the tools of a server: `server.add(CodeMode())`.
 
-    * **target** – the handler whose tools scripts call (default: the server that the service is added to).
-    * **writes** – the policy for calls that may change data: `"ask"` the user, `"allow"` them as far as the server's
-      own rules do, or `"deny"` them.
-    * **max_calls**, **max_concurrent_calls**, **timeout** (seconds), **memory_bytes** – limits of one run.
-    * **max_output_bytes** – the size of a result; the rest of a longer one is stored as a resource.
-    * **warm_workers** – the number of idle sandboxes that wait for the next script.
-    * **allow_tasks** – whether a long run may continue as a task, if the client supports tasks.
-    * **store** – where runs are stored (default: the store of the server's tasks).
+    * `target`: handler whose tools scripts call; by default the server that the service is added to.
+    * `writes`: policy for calls that may change data: `"ask"` the user, `"allow"` them as far as the server's own
+      rules do, or `"deny"` them.
+    * `max_calls`: calls of tools in one run.
+    * `max_concurrent_calls`: concurrent calls of tools in one run.
+    * `timeout`: longest time for one run.
+    * `memory_bytes`: memory of one run, at least 1 MiB.
+    * `max_output_bytes`: size of a result; the rest of a longer one is stored as a resource.
+    * `warm_workers`: idle sandboxes that wait for the next script.
+    * `allow_tasks`: whether a long run may continue as a task, if the client supports tasks.
+    * `store`: path or URL of the database of runs; by default the store of the server's tasks.
 
     Scripts run in the Linux sandbox of live Python. Raises UsageError, with the reason, where it is not available.
     """

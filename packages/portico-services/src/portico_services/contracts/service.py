@@ -110,10 +110,11 @@ def _contract_tool(name: str, annotations: dict[str, bool], version: str = "1.0.
 class Contracts(Service):
     """Service with the contracts of a server's tools: `server.add(Contracts())`.
 
-    * **rate_limit**, **rate_burst** – calls per second of each tool that may reach external systems, in batches and
-      background calls, and how many of them may come at once; None for no limit.
-    * **call_timeout** – seconds that a background call may run.
-    * **result_retention** – seconds for which its result can be fetched.
+    * `rate_limit`: calls per second of each tool that may reach external systems, in batches and background calls.
+      None: no limit.
+    * `rate_burst`: such calls that may come at once.
+    * `call_timeout`: longest time for a background call.
+    * `result_retention`: time for which its result can be fetched.
     """
 
     name = "contracts"

@@ -70,12 +70,30 @@ SAVED_SESSION_TOOLS = (
 class LivePython(Service):
     """Python sessions that keep their state between calls: `server.add(LivePython())`.
 
-    * **sandbox** – `"linux"` isolates code with Landlock and seccomp and lets it import the packages of the interpreter
+    * `sandbox`: `"linux"` isolates code with Landlock and seccomp and lets it import the packages of the interpreter
       `python`; `"wasm"` runs it in WebAssembly, on any system and with the standard library only; `"none"` runs it
       without isolation, as the user who runs the server.
-    * **project_dirs** – directories whose packages can be imported in their current state.
-    * **tools** – `"default"` lists the usual tools, `"all"` also the tools that patch methods and save sessions.
-    * **saved_sessions_dir** – the directory for saved sessions; without it, sessions cannot be saved.
+    * `python`: Python interpreter of the workers, 3.11 or newer, with its packages; by default that of the server.
+    * `timeout`: time for one evaluation.
+    * `max_timeout`: longest time that a call may request.
+    * `memory_bytes`: address space of one worker.
+    * `cpu_seconds`: CPU time over the lifetime of a session.
+    * `max_threads`: threads that code may start; not enforced for root, which the kernel exempts.
+    * `scratch_bytes`: size of the scratch directory, which may have 10,000 files of at most 64 MiB, 128 of
+      them open.
+    * `max_output_bytes`: output that is returned; 16 MiB more end the session.
+    * `max_sessions`: concurrent sessions, at most half of them for one authenticated principal. At the limit, a new
+      session replaces the one that has been idle longest, if that was idle for `idle_timeout` or its principal has at
+      least two sessions more.
+    * `warm_workers`: workers started in advance for new sessions.
+    * `idle_timeout`: time after which a session without calls may be replaced.
+    * `readable_paths`: additional paths that code may read.
+    * `project_dirs`: directories whose packages can be imported in their current state.
+    * `preload`: modules that are imported once for all workers, outside the sandbox.
+    * `saved_sessions_dir`: directory for saved sessions; without it, sessions cannot be saved.
+    * `max_saved_sessions`: saved sessions of one principal.
+    * `tools`: `"default"` lists the usual tools, `"all"` also the tools that patch methods and save sessions.
+    * `allow_remote`: serve clients on other machines, too.
 
     Raises UsageError, with the reason, if the sandbox is not available.
     """

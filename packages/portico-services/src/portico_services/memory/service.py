@@ -60,23 +60,25 @@ class MemoryToolSpec(NamedTuple):
 class Memory(DatabaseService[MemoryStore]):
     """Long-term memory service: `server.add(Memory("memory.db"))`.
 
-    * `store`: path or URL of a SQLite or PostgreSQL database.
+    * `store`: path or URL of a SQLite or PostgreSQL database; `:memory:` is lost when the process ends.
     * `tools`: tools to offer: `"default"`, or `"all"` with those for maintenance.
-    * `secrets`, `pii`: action for secrets and for personal data in new memories: block, redact or allow.
-    * `screening`: actions by detector name, overriding both: `{"ip_address": "allow"}`.
-    * `flag_placeholders`: also screen obvious example values.
+    * `secrets`: action for secrets in new memories: reject the text, replace the value, or store it.
+    * `pii`: action for personal data in new memories: reject the text, replace the value, or store it.
+    * `screening`: actions by detector name, such as `ip_address`, overriding `secrets` and `pii`.
+    * `flag_placeholders`: also screen obvious example values such as `4111 1111 1111 1111`.
     * `project`: project of the memories. By default it is derived from the git repository of `project_dir`, then from
       the client's roots, then from the repository of the working directory.
+    * `project_dir`: directory in the repository of the project.
     * `tool_prefix`: prefix of the listed tool names, and the URI scheme of the resources.
     * `error_style`: `"jsonrpc"` sends the error numbers of this service as JSON-RPC codes at protocol version
       2024-11-05, which they were made for.
     * `read_only`: reject every write.
-    * `model`: model to use if the client does not support sampling: an async function `(prompt, max_tokens)`, its
-      name as `module:function`, or an OpenAI-compatible endpoint such as
-      `{"url": "http://127.0.0.1:11434/v1", "name": "llama3.2"}`.
-    * `embedding_model_dir`: data directory that contains the embedding model.
-    * `webhooks`: endpoints that receive changes, by name: `{"chat": {"url": "https://example.com/hook"}}`.
+    * `model`: model to use if the client does not support sampling: in Python an async function
+      `(prompt, max_tokens)`; its name as `module:function`; or the table of an OpenAI-compatible endpoint.
+    * `embedding_model_dir`: data directory that contains the embedding model; by default that of the user.
+    * `webhooks`: endpoints that receive changes, by name.
     * `auto_sync`: synchronise the project's memories through git at the start, and this many seconds after a change.
+      None: on request only.
     """
 
     name = "memory"

@@ -37,20 +37,23 @@ PROMPTS_FILE = pathlib.Path(__file__).with_name("prompts.md")
 
 
 class System(Service):
-    """Access to the server's machine: `server.add(System(allowed_paths=["/srv/data"]))`.
+    r"""Access to the server's machine: `server.add(System(allowed_paths=["/srv/data"]))`.
 
     By default the service is read-only, replaces user and host names by tokens, and reads no directory outside
     `allowed_paths`.
 
     * `allowed_paths`: directories and single files that may be read.
-    * `logs`, `hives`: additional log files and registry hives, by name.
-    * `platform_logs`: whether to include the machine's own logs.
-    * `access_levels`: disabled, read-only or read-write for each of logs, files, registry and processes.
-    * `privacy`: off, anonymize or strict.
+    * `logs`: additional logs by name: a file, a directory of files, an `.evtx` file or a journal.
+    * `hives`: registry hive files by name; the name may be a location such as `HKLM\SYSTEM`. A missing file is an
+      error at startup.
+    * `platform_logs`: whether to include the logs of the operating system.
+    * `access_levels`: access to `logs`, `files`, `registry` and `processes`: `"disabled"`, `"read-only"` (the default)
+      or `"read-write"`.
+    * `privacy`: `"off"`, `"anonymize"` or `"strict"`: whether user and host names are replaced by tokens.
     * `deny`: patterns of files that are never readable, in addition to the built-in ones.
     * `data_dir`: directory for the key, the file index, the portable registry and the audit log.
     * `file_index`: whether to index the file names below the allowed paths.
-    * `log_poll_interval`: seconds between two polls of the logs for subscribers.
+    * `log_poll_interval`: time between two polls of the logs for subscribers.
     * `client_roots`: whether the user of a local client may allow the client's roots.
     """
 

@@ -84,9 +84,11 @@ class WorkItemToolSpec(NamedTuple):
 class Tasks(DatabaseService[WorkItemStore]):
     """Work items for planning: `server.add(Tasks("tasks.db"))`.
 
-    `store` is a path or URL of a SQLite or PostgreSQL database. With `read_only`, tasks can be read but not changed.
-    `project` is the default project of calls; without it, it is derived from the client's roots or from the git
-    repository of `project_dir`.
+    * `store`: path or URL of a SQLite or PostgreSQL database; `:memory:` is lost when the process ends.
+    * `read_only`: reject every change.
+    * `project`: default project of calls. By default it is derived from the client's roots, then from the git
+      repository of `project_dir`, then from that directory.
+    * `project_dir`: directory of that repository; by default the working directory of the server.
     """
 
     name = "tasks"

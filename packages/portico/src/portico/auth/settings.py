@@ -32,8 +32,11 @@ DEFAULT_ENDPOINT = "/mcp"
 class ClaimSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """`[auth.claims]`: claims that hold the id, scopes and groups."""
 
+    # Claim with the user's id.
     subject: str = "sub"
+    # Claims with the scopes; the first that the token has is used.
     scopes: StringOrList = ("scope", "scp")
+    # Claims with the groups.
     groups: StringOrList = ("groups",)
 
     def to_claim_names(self) -> ClaimNames:
@@ -43,62 +46,87 @@ class ClaimSettings(Struct, frozen=True, forbid_unknown_fields=True):
 class IssuerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[[auth.issuer]]`: an issuer with its own options."""
 
+    # URL of the issuer, exactly as in its tokens.
     issuer: str
+    # Required audience of its tokens. None: `audience` of `[auth]`.
     audience: StringOrList | None = None
+    # URL of its public keys. None: discovered from its metadata.
     jwks_uri: str | None = None
+    # Accepted signature algorithms. None: `algorithms` of `[auth]`.
     algorithms: tuple[str, ...] | None = None
+    # Names of its claims. None: `[auth.claims]`.
     claims: ClaimSettings | None = None
 
 
 class IntrospectionSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[auth.introspection]`: an issuer whose tokens are checked by introspection (RFC 7662)."""
 
+    # URL of the issuer.
     issuer: str
+    # This server's client id at the issuer.
     client_id: str
+    # Secret of that client, such as `${env:NAME}` or `${file:PATH}`.
     client_secret: str
+    # URL of the introspection endpoint. None: discovered from the issuer's metadata.
     introspection_endpoint: str | None = None
+    # Required audience of its tokens. None: `audience` of `[auth]`.
     audience: StringOrList | None = None
+    # Whether to reject tokens for which the response has no audience.
     require_audience: bool = True
 
 
 class ClientCertificateSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[auth.client_certificate]`: client certificates verified by a trusted proxy."""
 
+    # Header in which the trusted proxy sends the subject of the certificate.
     subject_header: str
+    # Header that must be `SUCCESS`, as nginx sends it for a verified certificate. None: no check.
     verify_header: str | None = None
+    # Scopes of clients with a certificate.
     scopes: tuple[str, ...] = ()
 
 
 class AuthSectionSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The `[auth]` section."""
 
-    # Accepted issuers.
+    # URLs of accepted issuers, exactly as in their tokens.
     issuers: tuple[str, ...] = ()
+    # Accepted issuers with their own options.
     issuer: tuple[IssuerSettings, ...] = ()
-    # Required audience of tokens. None: the URL of the endpoint.
+    # Required audience of tokens, one or several. None: the URL of the endpoint.
     audience: StringOrList | None = None
-    # Public URL of the server, without the path of the endpoint.
+    # URL that clients use, without the path of the endpoint. Required unless the server binds a loopback address.
     public_url: str | None = None
     # Scopes that include others, such as notes:write = "notes:read". Principals get the transitive closure.
     implied_scopes: dict[str, StringOrList] = field(default_factory=dict)
     # Scopes that every request needs.
     required_scopes: tuple[str, ...] = ()
+    # Scopes in the metadata that clients read. None: the required scopes.
     scopes_supported: tuple[str, ...] | None = None
+    # Accepted signature algorithms of tokens. Symmetric algorithms and `none` are rejected.
     algorithms: tuple[str, ...] = ALGORITHMS
+    # Tolerance for differing clocks when `exp` and `nbf` are checked.
     leeway: float = LEEWAY_SECONDS
+    # Names of the claims with the id, the scopes and the groups.
     claims: ClaimSettings = ClaimSettings()
-    # File of manually issued tokens.
+    # File of manually issued tokens, relative to the settings file.
     token_file: str | None = None
+    # Issuer of opaque tokens, which are checked by introspection.
     introspection: IntrospectionSettings | None = None
+    # Client certificates that a trusted proxy has verified.
     client_certificate: ClientCertificateSettings | None = None
+    # Tokens bound to a client key (RFC 9449): ignored, accepted or required.
     dpop: DpopMode = "optional"
+    # Whether DPoP proofs need a nonce of the server.
     require_dpop_nonce: bool = False
-    # Whether requests without credentials are accepted.
+    # Whether requests without credentials are accepted, without a principal.
     allow_anonymous: bool = False
+    # URL of a page for developers, shown in the metadata.
     resource_documentation: str | None = None
-    # OAuth proxy in front of an existing identity provider. This and the next one need portico-gateway.
+    # OAuth proxy in front of an existing identity provider. Needs portico-gateway.
     proxy: dict[str, Any] | None = None
-    # Identity provider for our own pages, where users connect upstream accounts, if it is not the proxy's.
+    # Identity provider of the pages where users connect upstream accounts, if it is not that of the proxy. Needs
+    # portico-gateway.
     login: dict[str, Any] | None = None
 
 

@@ -24,18 +24,23 @@ Text = Annotated[str, Meta(min_length=1)]
 class ServeSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The `[serve]` table: defaults for command-line options."""
 
+    # Built-in services to serve, as with `--services`. None: all that work on this machine.
     services: list[str] | None = None
+    # Whether to add tools that enable and disable services, as with `--service-admin`.
     service_admin: bool = False
-    # Over HTTP on loopback: serve every local user without a token.
+    # Over HTTP on loopback: serve every local user without a token, as with `--no-auth`.
     no_auth: bool = False
+    # How strictly the initialize handshake is enforced. None: `"auto"`, by protocol version.
     lifecycle: Literal["auto", "strict", "lenient"] | None = None
+    # Largest accepted message. None: 4 MiB.
     max_message_size: Annotated[int, Meta(ge=1)] | None = None
-    # "auto" enables tool search for large tool lists.
+    # Whether to list `find_tools` and `call_tool` instead of all tools; `"auto"`: only for large catalogs.
     tool_search: bool | Literal["auto"] = False
+    # Whether to list `find_tools` and `run` instead of all tools; not together with `tool_search`.
     code_mode: bool = False
-    # Tools that tool search always lists.
+    # Names of tools that tool search and code mode always list.
     always_visible: list[str] = []
-    # Options of code mode: what scripts may do.
+    # Limits and permissions of scripts in code mode.
     code_limits: Table = {}
     # Over HTTP: protocol version to assume for clients that never send `initialize`.
     default_protocol_version: Literal["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] | None = None
@@ -53,20 +58,28 @@ class ServeSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class ServerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The `[server]` table: metadata and capabilities of the served server. An empty string removes a value."""
 
+    # Name in the server's info.
     name: Text | None = None
+    # Version in the server's info.
     version: Text | None = None
+    # Display name in the server's info.
     title: str | None = None
+    # Description in the server's info.
     description: str | None = None
+    # URL of a page about the server, in the server's info.
     website_url: str | None = None
+    # Instructions that clients give to the model.
     instructions: str | None = None
+    # How invalid arguments are reported: as a tool result, as a protocol error, or by protocol version.
     argument_errors: Literal["auto", "result", "protocol"] | None = None
-    # Reject arguments that only fit after a repair, such as the string "5" for a number.
+    # Whether to reject arguments that only fit after a conversion, such as the string "5" for a number.
     strict_arguments: bool | None = None
-    # Advertise only these capabilities; others are not answered either. `false` removes one.
+    # Capabilities to advertise instead of all; requests for others are not answered. `false` removes one, `listChanged
+    # = false` its notifications.
     capabilities: dict[str, Table | bool] | None = None
-    # Additional members for the error data of an unknown tool.
+    # Members to add to the error data of an unknown tool.
     unknown_tool: Table | None = None
-    # The same for an unknown prompt. A `number` member replaces the error code at 2024-11-05.
+    # Members to add to the error data of an unknown prompt; `number` replaces the error code at 2024-11-05.
     unknown_prompt: Table | None = None
     # Whether the data of every error has `details`, a sentence.
     error_details: bool = False
@@ -75,8 +88,11 @@ class ServerSection(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class ServerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Contents of a settings file. Unknown keys are errors, because an ignored setting protects nothing."""
 
+    # One line for `portico profiles list`.
     description: str = ""
+    # Metadata and capabilities of the server.
     server: ServerSection = field(default_factory=ServerSection)
+    # Defaults of command-line options.
     serve: ServeSection = field(default_factory=ServeSection)
 
 

@@ -33,12 +33,15 @@ class ChatModelEndpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     The API key is read on each request and never stored.
     """
 
-    # Base URL without `/chat/completions`: http://127.0.0.1:11434/v1
+    # Base URL of an OpenAI-compatible API, without `/chat/completions`: `http://127.0.0.1:11434/v1`.
     url: Annotated[str, Meta(pattern=r"^https?://[^\s@?#]+$")]
+    # Name of the model at the endpoint.
     name: Annotated[str, Meta(min_length=1, max_length=200)]
-    # Source of the API key, if one is required: an environment variable or a file.
+    # Environment variable with the API key.
     api_key_env: str = ""
+    # File with the API key, read on each request.
     api_key_file: str = ""
+    # Timeout of one request.
     timeout: Annotated[float, Meta(gt=0, le=3600)] = 60.0
 
     async def __call__(self, prompt: str, max_tokens: int) -> str:

@@ -44,14 +44,17 @@ EVENT_TYPES = ("captured", "updated", "deleted", "restored")
 class WebhookSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of `[services.memory.webhooks.NAME]` in portico.toml."""
 
+    # URL that receives a POST for each change, without credentials or a fragment; at most 2,000 characters.
     url: Annotated[str, Meta(pattern=r"^https?://[^\s@#]+$", max_length=2000)]
-    # Events to send; all if empty.
+    # Events to send: `captured`, `updated`, `deleted`, `restored`; all if empty.
     events: list[str] = []
-    # Source of the signing secret: an environment variable or a file.
+    # Environment variable with the secret that signs messages.
     secret_env: str = ""
+    # File with the secret that signs messages.
     secret_file: str = ""
     # Whether the URL may be on this machine or in a private network.
     allow_private_hosts: bool = False
+    # Timeout of one delivery.
     timeout: Annotated[float, Meta(gt=0, le=60)] = 10.0
 
 

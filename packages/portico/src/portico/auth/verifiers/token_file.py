@@ -42,12 +42,17 @@ _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 class TokenEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """One token by its hash. Without scopes it has none; `all = true` removes every restriction."""
 
+    # Id of the principal that the token identifies.
     id: str
+    # Hash of the token, `sha256:` and 64 hexadecimal digits, as `portico tokens add` writes it.
     hash: str
+    # Scopes of the token.
     scopes: tuple[str, ...] = ()
+    # Groups of the principal.
     groups: tuple[str, ...] = ()
+    # Whether the token has no restriction by scope.
     all: bool = False
-    # Date or datetime.
+    # TOML date or date-time after which the token is invalid; a date includes the whole day. None: never.
     expires: Any = None
 
     @property
@@ -66,6 +71,7 @@ class TokenEntry(Struct, frozen=True, forbid_unknown_fields=True):
 class TokenFile(Struct, frozen=True, forbid_unknown_fields=True):
     """Contents of a token file."""
 
+    # Tokens by their hash.
     token: tuple[TokenEntry, ...] = ()
 
 

@@ -45,16 +45,19 @@ Tokens = Annotated[int, Meta(ge=0, le=10_000_000)]
 class ResultSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Budgets of tool results, and limits of the complete results that are stored."""
 
-    # Budget of a result in estimated tokens; 0: no limit.
+    # Budget of a result in estimated tokens; 0: no limit, otherwise at least 500.
     max_tokens: Tokens = DEFAULT_MAX_TOKENS
     # Budgets by tool: patterns of `owner.name`.
     tools: dict[str, Tokens] = {}
-    # Budgets by client name.
+    # Budgets by the client's name.
     clients: dict[str, Tokens] = {}
-    # Seconds for which a complete result is stored, and limits of the stored results.
+    # Seconds for which a complete result is stored.
     max_age: Annotated[float, Meta(ge=1, le=30 * 86_400)] = 3600.0
+    # Stored results of one caller; the oldest are removed.
     max_results_per_caller: Annotated[int, Meta(ge=1, le=100_000)] = 100
+    # Bytes of the stored results of one caller.
     max_bytes_per_caller: Annotated[int, Meta(ge=1)] = 256 * 1024 * 1024
+    # Bytes of all stored results.
     max_bytes: Annotated[int, Meta(ge=1)] = 1024 * 1024 * 1024
 
     @property

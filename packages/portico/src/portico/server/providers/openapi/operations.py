@@ -29,11 +29,17 @@ MAX_OPERATIONS = 20_000
 class OperationFilter(TypedDict, total=False):
     """Filter for the operations that become tools. Paths and tags may contain `*`."""
 
+    # Operations to include, by tag; `*` matches any characters.
     tags: Sequence[str]
+    # Operations to include, by path; `*` matches any characters.
     paths: Sequence[str]
+    # Operations to include, by HTTP method.
     methods: Sequence[str]
+    # Operations to exclude, by tag.
     exclude_tags: Sequence[str]
+    # Operations to exclude, by path.
     exclude_paths: Sequence[str]
+    # Operations to exclude, by HTTP method.
     exclude_methods: Sequence[str]
 
 
