@@ -36,10 +36,10 @@ async def test_contract_call_example_returns_the_documented_results(calls: Modul
     assert (await calls.ask(WEATHER, "Oslo")).data == {"city": "Oslo", "millimetres": 3.2}
     refusal = (await calls.ask(WEATHER, "Atlantis")).error
     assert (refusal.error_type, refusal.error_details["known"]) == ("ResourceNotFound", ["Oslo", "Rome"])
-    assert (await calls.ask_in_a_hurry(WEATHER)).status == "success"
-    assert await calls.ask_for_both(WEATHER) == [3.2, 0.0]
-    assert await calls.ask_later(WEATHER) == {"city": "Oslo", "millimetres": 3.2}
-    assert (await asyncio.to_thread(calls.ask_without_asyncio, WEATHER)).data == {"cities": ["Oslo", "Rome"]}
+    assert (await calls.call_with_deadline(WEATHER)).status == "success"
+    assert await calls.call_batch(WEATHER) == [3.2, 0.0]
+    assert await calls.call_in_background(WEATHER) == {"city": "Oslo", "millimetres": 3.2}
+    assert (await asyncio.to_thread(calls.call_without_asyncio, WEATHER)).data == {"cities": ["Oslo", "Rome"]}
 
 
 def test_page_names_all_there_is() -> None:

@@ -28,7 +28,7 @@ def test_list_is_a_table(terminal: Open) -> None:
     head, first, *rest = seen.shown.splitlines()
     assert head.split() == ["NAME", "ARGUMENTS", "DESCRIPTION"]
     assert first.startswith("place_order")
-    assert "Order something from the shop." in seen.shown
+    assert "Place an order." in seen.shown
     assert any(line.startswith("find_order") and "[number] [email]" in line for line in rest)
     assert all(len(line) <= 100 for line in seen.shown.splitlines())
     assert "\x1b[" in seen.raw
@@ -38,7 +38,7 @@ def test_table_needs_no_rich(terminal: Open, tmp_path: Path) -> None:
     (tmp_path / "rich.py").write_text("raise ImportError\n")
     seen = terminal("list", "tools", "examples/orders.py", PYTHONPATH=str(tmp_path))
     assert seen.end() == 0
-    assert "place_order       product quantity address [size] [delivery] [by]  Order something" in seen.shown
+    assert "place_order       product quantity address [size] [delivery] [by]  Place an order." in seen.shown
     assert "\x1b[" not in seen.raw
 
 

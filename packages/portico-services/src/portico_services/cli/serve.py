@@ -36,7 +36,8 @@ def add_services(arguments: argparse.Namespace, into: Server | None = None) -> t
     names = None
     if arguments.services is not None:
         names = [name for item in arguments.services.split(",") if (name := item.strip())]
-        if not names:
+        # An empty string serves none, for example to see what a profile alone provides.
+        if arguments.services and not names:
             raise UsageError("--services must name at least one service, such as --services memory,tasks")
     data = ensure_data_dir(arguments.data)
     store = store_url(arguments.store, arguments.data, assembly.NAME)

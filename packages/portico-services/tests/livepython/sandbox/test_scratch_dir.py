@@ -101,7 +101,7 @@ async def test_disk_usage_is_not_measured_again_for_an_idle_process(
     counted: list[str] = []
     ran: list[int | None] = [5, 5, 5, 7, 7, None, None]
     monkeypatch.setattr(
-        scratch_dir, "disk_usage", lambda directory, process, *, most: counted.append(directory) or (0, 0)
+        scratch_dir, "disk_usage", lambda directory, process, *, limit: counted.append(directory) or (0, 0)
     )
     monkeypatch.setattr(scratch_dir, "cpu_time_ns", lambda process: ran.pop(0))
     ours, theirs = socket.socketpair()

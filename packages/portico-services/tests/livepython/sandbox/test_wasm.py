@@ -67,7 +67,7 @@ def test_guest_modules_load_in_order_without_the_package() -> None:
         "ask = lambda op, **given: guest.handle_request(guest.json.dumps({'op': op, 'arguments': given}))",
         "ask('evaluate', expression='class A:\\n    def f(self): return 1\\na = A()')",
         "ask('define_method', className='A', source='def f(self): return 2')",
-        "print(ask('save', most=10**6)); print(ask('evaluate', expression='a.f()'))",
+        "print(ask('save', limit=10**6)); print(ask('evaluate', expression='a.f()'))",
     ]
     program = "\n".join([wasm._LOADER, *loads, *asks])
     done = subprocess.run([sys.executable, "-I", "-S", "-"], input=program, capture_output=True, text=True, timeout=60)

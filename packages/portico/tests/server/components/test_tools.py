@@ -598,7 +598,7 @@ def foreign() -> Server:
 
 
 @pytest.mark.requirement("schemas.dialect")
-async def test_arguments_are_validated_against_an_explicit_schema() -> None:
+async def test_arguments_are_validated_against_a_foreign_schema() -> None:
     assert await text_of(foreign(), "run", {"count": 2}) == "[('count', 2)]"
     for arguments, words in (
         ({}, ["count"]),
