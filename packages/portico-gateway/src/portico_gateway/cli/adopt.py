@@ -180,8 +180,8 @@ def _restore_entries(
 ) -> tuple[bytes, list[str], bool]:
     """Return a file without the hub, the restored servers, and whether none of the file is left.
 
-    `original` is the file before it was adopted, if that is known. It has what the arguments of the bridge do not
-    tell, such as whether there was an empty list of arguments. Raises InvalidJsonc.
+    `original` is the file before it was adopted, if that is known. It has details that the arguments of the
+    bridge lack, such as an empty list of arguments. Raises InvalidJsonc.
     """
     mark = _BYTE_ORDER_MARK.encode() if current.startswith(_BYTE_ORDER_MARK.encode()) else b""
     text, names, is_complete = current.decode("utf-8-sig"), [], True
@@ -190,16 +190,16 @@ def _restore_entries(
         try:
             document = read(original.decode("utf-8-sig")).value
         except InvalidJsonc:
-            document = None  # altered by a user; the entries themselves have what is needed
+            document = None  # altered by a user; the entries themselves suffice
         before = {(*table, name): entry for table, name, entry in _entries(document, key)}
     for table, name, entry in _entries(read(text).value, key):
-        found = _original_command(entry)
-        if found is None:
+        original_command = _original_command(entry)
+        if original_command is None:
             continue
         if servers and name not in servers:
             is_complete = False
             continue
-        prefix, program, (command, *args) = found
+        prefix, program, (command, *args) = original_command
         old = before.get((*table, name))
         inner = old.get(prefix[0]) if isinstance(old, dict) and prefix else old
         text = set_value(text, (*table, name, *prefix, program), command)
@@ -213,7 +213,7 @@ def _restore_entries(
 
 
 def _original_command(entry: Any) -> tuple[tuple[str, ...], str, list[str]] | None:
-    """Return where the command of an adopted entry is, the name of its member, and the command without the hub."""
+    """Return the path of an adopted entry's command, the name of its member, and the command without the hub."""
     if not isinstance(entry, dict):
         return None
     prefix, inner = (("command",), entry["command"]) if isinstance(entry.get("command"), dict) else ((), entry)

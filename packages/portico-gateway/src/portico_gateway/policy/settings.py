@@ -50,9 +50,9 @@ class RuleOptions(TypedDict, total=False):
     prompt: StringOrList
     # Resources as patterns of `owner.URI`.
     resource: StringOrList
-    # Whether the rule allows what it matches.
+    # Whether the rule allows the calls that it matches.
     allow: bool
-    # Whether the rule denies what it matches.
+    # Whether the rule denies the calls that it matches.
     deny: bool
     # CEL condition on the principal, the arguments and the time; needs `portico-gateway[cel]`.
     when: str

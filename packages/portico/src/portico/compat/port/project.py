@@ -69,7 +69,7 @@ def port_project(path: Path) -> Iterator[FileRewrite]:
         folder = path.parent
         yield from _port_list(path)
         path = Path(source.partition(".py:")[0].removesuffix(".py") + ".py")
-        # The file of somebody else's project must not choose which other files of this machine are rewritten.
+        # A file of a foreign project must not choose which other files of this machine are rewritten.
         if not path.resolve().is_relative_to(folder.resolve()):
             raise UsageError(f"`source` must be in {folder}, got {path}; to rewrite it, pass its own path")
     for item in _files(path):
