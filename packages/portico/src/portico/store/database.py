@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import unquote
 
+from portico._lazy import load_module
 from portico.protocol.errors import UsageError
 from portico.store.connection_pool import CompletionQueue, run_transaction
 from portico.store.errors import DatabaseClosed, DatabaseOpenError, StoreError
@@ -161,9 +162,7 @@ async def retry_until_ready(start: Callable[[], Awaitable[T]]) -> T:
 
 def _import_postgres() -> type[PostgresEngine]:
     try:
-        from portico.store import postgres
-
-        engine: type[PostgresEngine] = postgres.PostgresEngine
+        engine: type[PostgresEngine] = load_module("portico.store.postgres").PostgresEngine
     except ImportError as failure:
         raise DatabaseOpenError("PostgreSQL needs psycopg: pip install 'portico[postgres]'.") from failure
     return engine
