@@ -234,6 +234,37 @@ async def test_second_pass_of_a_filter_does_not_read_rare_words_again(
     assert set(read) == {"common"}
 
 
+@pytest.mark.parametrize("step", [1, 2, 5, 40])
+async def test_postings_of_documents_are_exact_for_neighbours_and_for_others(memories: MemoryStore, step: int) -> None:
+    """PostgreSQL reads neighbours by ranges, which contain other documents too."""
+    await memories.capture_batch(
+        [
+            MemoryDraft(content="common " * (1 + number % 3) + f"{'even' if number % 2 else 'odd'}", **place)
+            for number in range(120)
+            for place in ({"namespace": "learnings", "thread": f"t{number // 60}"}, {"namespace": "decisions"})
+        ]
+    )
+    rows = await memories.read(
+        lambda tx: tx.fetch_all(tuple[str, int, int], "select term, seat, weight from memory_posting order by seat")
+    )
+    seats = sorted({seat for _, seat, _ in rows})
+    doc_ids = [seat + offset for seat in seats[:: 3 * step] for offset in range(0, 2 * step, step)]
+    expected = {
+        term: sorted((seat, weight) for other, seat, weight in rows if other == term and seat in set(doc_ids))
+        for term in ("common", "odd", "unknown")
+    }
+    assert expected["common"] and not expected["unknown"]
+    known = bm25.KnownPostings()
+    for _ in range(2):
+        read = await memories.read(lambda tx: bm25._postings_at(tx, list(expected), doc_ids, known))
+        assert {
+            term: sorted(zip(postings.doc_ids, postings.weights, strict=True)) for term, postings in read.items()
+        } == expected
+        # Again with the postings of a term that an earlier pass has read completely.
+        of_odd = [(seat, weight) for term, seat, weight in rows if term == "odd"]
+        known.terms["odd"] = bm25.Postings([seat for seat, _ in of_odd], [weight for _, weight in of_odd])
+
+
 async def test_large_store_reads_rare_words_first(memories: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bm25, "LARGE_STORE_MEMORIES", 50)
     monkeypatch.setattr(bm25, "MAX_POSTINGS_PER_TERM", 40)

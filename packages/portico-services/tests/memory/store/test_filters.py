@@ -436,3 +436,28 @@ async def test_as_of_search_uses_stems_and_synonyms(memories: MemoryStore) -> No
     assert [(hit.record.content, hit.weak) for hit in by_stem.hits] == [("The deployments are done on Fridays", False)]
     otherwise = await memories.recall("which database do we store in", everything, as_of=later)
     assert "Use PostgreSQL for storage" in [hit.record.content for hit in otherwise.hits]
+
+
+def test_single_condition_is_not_counted(stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting compares conditions; with one there is nothing to compare."""
+    monkeypatch.setattr(query_plan, "MAX_SELECTIVE_ROWS", 0)
+    monkeypatch.setattr(query_plan, "MAX_FULL_READ_ROWS", 1)
+    now = timestamps.now_ms()
+    connection = sqlite3.connect(stores[0], isolation_level=None)
+    counted: list[str] = []
+    count = query_plan._estimate_rows
+
+    def note(tx: Transaction, item: filters.FilterCondition) -> int:
+        counted.append(item.key)
+        return count(tx, item)
+
+    monkeypatch.setattr(query_plan, "_estimate_rows", note)
+    try:
+        tx = SqliteTransaction(connection, str(stores[0]), is_write=False)
+        for text, expected in (("tag:even", []), ("tag:even author:Ann", ["tag", "author"])):
+            counted.clear()
+            everywhere = filters.parse_filter(f"project:* {text}", now).with_projects((), "")
+            query_plan.plan_scans(tx, everywhere, query_plan.CURRENT_STATUSES)
+            assert counted == expected
+    finally:
+        connection.close()

@@ -11,9 +11,9 @@ sums, and comparing two of these integers compares their scores.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from functools import lru_cache
-from itertools import repeat
+from itertools import compress, repeat
 from typing import Any
 
 from msgspec import Struct
@@ -33,6 +33,8 @@ MAX_SIMILAR_QUERY_TERMS, MAX_SIMILAR_POSTINGS = 8, 64
 # In stores larger than this, document frequencies are counted before postings are read.
 LARGE_STORE_MEMORIES = 5_000
 MAX_FIRST_PASS_HITS = 160
+# Document ids per range when PostgreSQL reads the postings of neighbours.
+RANGE_LENGTH = 8
 # Weights of the estimate that selects candidates: terms in the head, adjacent memories, and the best memory of the
 # thread.
 _HEAD_BOOST, _NEIGHBOUR_WEIGHT, _THREAD_WEIGHT = 2.0, 0.4, 0.5
@@ -52,6 +54,12 @@ class Postings(Struct):
 
     doc_ids: list[int] = []
     weights: list[int] = []
+
+    def restrict(self, doc_ids: Set[int]) -> Postings:
+        """Return the postings of the given documents."""
+        # Not a loop: a search restricts up to 5,000 postings of each rare term.
+        included = list(map(doc_ids.__contains__, self.doc_ids))
+        return Postings(list(compress(self.doc_ids, included)), list(compress(self.weights, included)))
 
 
 # One posting as a row: number of the term, document id, weight.
@@ -381,24 +389,33 @@ def _postings_at(
     tx: Transaction, terms: Sequence[str], doc_ids: Sequence[int], known: KnownPostings | None = None
 ) -> dict[str, Postings]:
     """Return the postings of each term, limited to the given documents. Known postings are not read again."""
-    sql = (
-        f"select p.term, {DOC_IDS_SQL}, {WEIGHTS_SQL} from memory_posting as p "
-        "where p.seat in :seats and p.term in :terms group by p.term"
-    )
-    result = {term: Postings() for term in terms}
-    unread = list(terms)
-    if known is not None:
-        doc_id_set = set(doc_ids)
-        unread = [term for term in terms if term not in known.terms]
-        for term in result.keys() & known.terms.keys():
-            postings = known.terms[term]
-            pairs = [pair for pair in zip(postings.doc_ids, postings.weights, strict=True) if pair[0] in doc_id_set]
-            result[term] = Postings([doc_id for doc_id, _ in pairs], [weight for _, weight in pairs])
+    read = {} if known is None else {term: known.terms[term] for term in terms if term in known.terms}
+    unread = [term for term in terms if term not in read]
     if unread and doc_ids:
-        values = {"terms": unread, "seats": list(doc_ids)}
-        for term, at, weights in tx.fetch_all(tuple[str, list[int], list[int]], sql, values):
-            result[term] = Postings(at, weights)
-    return result
+        source, values = _postings_near(tx, doc_ids)
+        sql = f"select p.term, {DOC_IDS_SQL}, {WEIGHTS_SQL} from {source} p.term in :terms group by p.term"
+        rows = tx.fetch_all(tuple[str, list[int], list[int]], sql, {"terms": unread, **values})
+        read |= {term: Postings(at, weights) for term, at, weights in rows}
+    included = set(doc_ids)
+    return {term: read[term].restrict(included) if term in read else Postings() for term in terms}
+
+
+def _postings_near(tx: Transaction, doc_ids: Sequence[int]) -> tuple[str, dict[str, Any]]:
+    """Return the FROM and WHERE clause for the postings of the given documents, and its parameters. On PostgreSQL, it
+    may include documents near them.
+    """
+    starts: list[int] = []
+    # A range takes SQLite a quarter longer than a lookup by id, and PostgreSQL less than two lookups.
+    for doc_id in sorted(doc_ids) if tx.engine == "postgresql" else ():
+        if not starts or doc_id >= starts[-1] + RANGE_LENGTH:
+            starts.append(doc_id)
+    if not starts or 2 * len(starts) > len(doc_ids):
+        return "memory_posting as p where p.seat in :seats and", {"seats": list(doc_ids)}
+    source = (
+        "unnest(cast(:starts as bigint[])) as r (start) cross join memory_posting as p "
+        f"where p.seat >= r.start and p.seat < r.start + {RANGE_LENGTH} and"
+    )
+    return source, {"starts": starts}
 
 
 def _document_frequencies(

@@ -69,11 +69,10 @@ def plan_scans(
     ids = _selective_ids_of_scope(tx, scopes) if ids is None else ids
     if ids is not None:
         return [OrderedScan(phrase="memory.id in :narrow_ids", values={"narrow_ids": ids})], filter
-    options = [
-        (_estimate_rows(tx, item), item)
-        for item in _indexable_conditions(filter)
-        if item.key in (*LABEL_COLUMNS, *_TABLES)
-    ]
+    choices = [item for item in _indexable_conditions(filter) if item.key in (*LABEL_COLUMNS, *_TABLES)]
+    # A single choice is not counted: it would read up to 20,000 rows, and there is nothing to compare it with.
+    has_alternative = len(choices) > 1 or scopes is not None
+    options = [(_estimate_rows(tx, item) if has_alternative else 0, item) for item in choices]
     # Ties go to the first condition, which the user wrote first.
     cost, narrowest = min(options, key=lambda option: option[0], default=(MAX_COUNTED_ROWS, None))
     if scopes is not None and (narrowest is None or sum(memories for *_, memories in scopes) < cost):
