@@ -389,15 +389,18 @@ def _postings_at(
     tx: Transaction, terms: Sequence[str], doc_ids: Sequence[int], known: KnownPostings | None = None
 ) -> dict[str, Postings]:
     """Return the postings of each term, limited to the given documents. Known postings are not read again."""
-    read = {} if known is None else {term: known.terms[term] for term in terms if term in known.terms}
-    unread = [term for term in terms if term not in read]
+    included = set(doc_ids)
+    result = {term: Postings() for term in terms}
+    if known is not None:
+        result |= {term: known.terms[term].restrict(included) for term in terms if term in known.terms}
+    unread = [term for term in terms if known is None or term not in known.terms]
     if unread and doc_ids:
         source, values = _postings_near(tx, doc_ids)
         sql = f"select p.term, {DOC_IDS_SQL}, {WEIGHTS_SQL} from {source} p.term in :terms group by p.term"
-        rows = tx.fetch_all(tuple[str, list[int], list[int]], sql, {"terms": unread, **values})
-        read |= {term: Postings(at, weights) for term, at, weights in rows}
-    included = set(doc_ids)
-    return {term: read[term].restrict(included) if term in read else Postings() for term in terms}
+        for term, at, weights in tx.fetch_all(tuple[str, list[int], list[int]], sql, {"terms": unread, **values}):
+            postings = Postings(at, weights)
+            result[term] = postings.restrict(included) if "starts" in values else postings
+    return result
 
 
 def _postings_near(tx: Transaction, doc_ids: Sequence[int]) -> tuple[str, dict[str, Any]]:
