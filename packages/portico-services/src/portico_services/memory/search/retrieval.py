@@ -228,5 +228,7 @@ def _full_scan(tx: Transaction, query: str, filter: MemoryFilter, limit: int, at
 
 def term_coverage(item: MemoryRecord, terms: Mapping[str, float]) -> float:
     """Return the weighted share of the query terms that a memory contains."""
-    share = sum(terms[term] for term in analyze_record(item).terms.keys() & terms.keys())
+    # In the order of the query: the sum of an unordered set depends on the hash seed in its last digit.
+    contained = analyze_record(item).terms
+    share = sum(weight for term, weight in terms.items() if term in contained)
     return share / sum(terms.values()) if share else 0.0
