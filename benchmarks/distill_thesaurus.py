@@ -63,7 +63,7 @@ def vectors(folder: Path, words: list[str]) -> np.ndarray:
         with np.load(kept) as file:
             if file["words"].tolist() == words:
                 return file["vectors"]
-    encoder = MiniLM(folder)
+    encoder = MiniLM(folder, None)
     result = np.array(encoder.encode(words))
     np.savez(kept, words=np.array(words), vectors=result)
     return result

@@ -124,8 +124,11 @@ def test_wheels_contain_types_data_and_licences(dist: Path, name: str) -> None:
     assert {path for path in names if ".dist-info/" not in path} == expected
     assert f"{name.replace('-', '_')}/py.typed" in names
     licences = {path.partition(".dist-info/licenses/")[2] for path in names} - {""}
-    more = {"THIRD_PARTY_NOTICES.md", "licenses/Apache-2.0.txt"} if name == "portico" else set()
-    assert licences == {"LICENSE"} | more
+    more = {
+        "portico": {"THIRD_PARTY_NOTICES.md", "licenses/Apache-2.0.txt"},
+        "portico-services": {"THIRD_PARTY_NOTICES.md"},
+    }
+    assert licences == {"LICENSE"} | more.get(name, set())
     assert (ROOT / "packages" / name / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
@@ -134,6 +137,8 @@ def test_third_party_files_are_in_the_notices() -> None:
     assert "`portico/search/thesaurus.txt`" in notices and "Apache-2.0" in _project("portico")["license"]
     head = (ROOT / "packages/portico/src/portico/search/thesaurus.txt").read_text(encoding="utf-8")[:400]
     assert "Apache License 2.0" in head
+    notices = (ROOT / "packages" / "portico-services" / "THIRD_PARTY_NOTICES.md").read_text(encoding="utf-8")
+    assert "`portico_services/memory/search/adapter.safetensors`" in notices
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -270,7 +270,7 @@ def test_real_model_matches_the_published_similarities(real: Path) -> None:
     folder = model_loader.find_model(real)
     assert folder is not None
     texts = ("The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium.")
-    lovely, sunny, stadium = MiniLM(folder).encode(texts)
+    lovely, sunny, stadium = MiniLM(folder, None).encode(texts)
     assert float(lovely @ lovely) == pytest.approx(1, abs=1e-4)
     # What the documentation of the model's own library prints for these.
     assert float(lovely @ sunny) == pytest.approx(0.6660, abs=1e-3)
@@ -282,7 +282,7 @@ async def test_model_finds_synonyms(url: str, real: Path) -> None:
     async with opened(url, model_loader.load_embedding_index(real)) as memories:
         await capture_memory(memories, "Ann adopted a puppy from the shelter", "context")
         await capture_memory(memories, "The invoice was paid in euros", "context")
-        await encoded(memories, 2, "all-MiniLM-L6-v2")
+        await encoded(memories, 2, MiniLM.name)
         assert (await sought(memories, "Does anybody own a dog?", "vector"))[0].startswith("Ann adopted")
 
 

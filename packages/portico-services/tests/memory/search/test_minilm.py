@@ -13,7 +13,7 @@ import pytest
 
 from portico_services.memory.search import model_download, model_loader
 from portico_services.memory.search.embeddings import Encoder
-from portico_services.memory.search.minilm import MAX_BATCH_TOKENS, MiniLM
+from portico_services.memory.search.minilm import ADAPTER, MAX_BATCH_TOKENS, MiniLM, load_safetensors
 from portico_services.memory.search.minilm_int8 import Int8MiniLM
 from portico_services.memory.search.wordpiece import WordPieceTokenizer
 from support.paths import ROOT
@@ -49,6 +49,7 @@ class Plain:
         raw = (folder / "model.safetensors").read_bytes()
         start = 8 + int.from_bytes(raw[:8], "little")
         self._raw, self._start, self._header = raw, start, json.loads(raw[8:start])
+        self._adapter = load_safetensors(ADAPTER)
         self._pieces = WordPieceTokenizer(folder / "vocab.txt")
         self._read: dict[str, Any] = {}
         self._vectors: dict[str, Any] = {}
@@ -92,9 +93,11 @@ class Plain:
         if name not in self._read:
             notification = self._header[name]
             begin, end = (self._start + offset for offset in notification["data_offsets"])
-            self._read[name] = (
-                np.frombuffer(self._raw[begin:end], "<f4").reshape(notification["shape"]).astype(np.float64)
-            )
+            values = np.frombuffer(self._raw[begin:end], "<f4").reshape(notification["shape"]).astype(np.float64)
+            layer = name.removesuffix(".weight")
+            if f"{layer}.up" in self._adapter:
+                values += self._adapter[f"{layer}.up"].astype(np.float64) @ self._adapter[f"{layer}.down"]
+            self._read[name] = values
         return self._read[name]
 
 
@@ -165,6 +168,17 @@ def test_vectors_match_the_reference_formulas(drawn: Path) -> None:
 
 def test_vectors_of_the_real_model_match_the_reference_formulas(real: Path) -> None:
     agrees(real, MiniLM(real), NEAR)
+
+
+def test_adapter_changes_every_linear_layer(real: Path) -> None:
+    adapter = load_safetensors(ADAPTER)
+    layers = {name.rpartition(".")[0] for name in adapter}
+    assert layers == {
+        name.removesuffix(".weight") for name, shape in shapes(1).items() if "layer." in name and len(shape) == 2
+    }
+    assert all(np.isfinite(values).all() and values.any() for values in adapter.values())
+    (vector,), (unadapted,) = MiniLM(real).encode([TEXT]), MiniLM(real, None).encode([TEXT])
+    assert 0.5 < float(vector @ unadapted) < NEAR
 
 
 def test_int8_vectors_are_close_to_the_reference_formulas(drawn: Path) -> None:

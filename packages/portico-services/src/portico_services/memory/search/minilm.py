@@ -1,7 +1,10 @@
 """all-MiniLM-L6-v2, a small BERT sentence embedding model, computed with numpy alone.
 
 Six attention layers over WordPiece tokens (Devlin et al., 2018), mean pooling, and normalization to unit length. The
-weights stay in their file and are memory-mapped, so nothing is loaded before it is used and processes share the pages.
+model is downloaded. An adapter in this package (LoRA, Hu et al., 2021) tunes it to questions about conversations: it is
+the product of two narrow matrices that is added to each weight matrix. `benchmarks/train_adapter.py` trains it.
+
+The embeddings of words stay in their file and are memory-mapped, so only the used ones are loaded.
 
 Nearly all time goes into multiplying by the weights: 21 million operations per token. Texts are therefore encoded in
 batches, concatenated without padding; only attention treats each text separately.
@@ -31,7 +34,8 @@ EPSILON = 1e-12
 MAX_SEQUENCE_TOKENS = 256
 # Tokens per batch: enough for the full speed of a matrix multiplication, and still within the CPU cache.
 MAX_BATCH_TOKENS = 512
-_SAFETENSORS_DTYPES = {"F32": "<f4", "I64": "<i8"}
+_SAFETENSORS_DTYPES = {"F16": "<f2", "F32": "<f4", "I64": "<i8"}
+ADAPTER = Path(__file__).with_name("adapter.safetensors")
 
 # A query has few tokens, and rearranging the weights for one large multiplication would take as long as the
 # multiplication itself. OpenBLAS skips that step for small products (up to a million operations, with AVX-512), so up
@@ -43,10 +47,11 @@ _GELU_ROWS = 64
 class MiniLM:
     """The model with float32 weights."""
 
-    name = "all-MiniLM-L6-v2"
+    # Stored with each vector. Another adapter needs another name, so that memories are embedded again.
+    name = "all-MiniLM-L6-v2+conversations-1"
 
-    def __init__(self, folder: Path) -> None:
-        tensors = load_safetensors(folder / "model.safetensors")
+    def __init__(self, folder: Path, adapter: Path | None = ADAPTER) -> None:
+        tensors = load_weights(folder, adapter)
         self._pieces = WordPieceTokenizer(folder / "vocab.txt")
         self._words = tensors["embeddings.word_embeddings.weight"]
         self._position_embeddings = position_embeddings(tensors)
@@ -223,6 +228,18 @@ def _gelu(states: Array) -> None:
         bent += 1
         bent *= 0.5
         part *= bent
+
+
+def load_weights(folder: Path, adapter: Path | None) -> dict[str, Array]:
+    """Return the weights of the model in the given folder, with those of the adapter added."""
+    import numpy as np
+
+    weights = load_safetensors(folder / "model.safetensors")
+    matrices = load_safetensors(adapter) if adapter is not None else {}
+    for name in [name.removesuffix(".up") for name in matrices if name.endswith(".up")]:
+        up, down = matrices[f"{name}.up"].astype(np.float32), matrices[f"{name}.down"].astype(np.float32)
+        weights[f"{name}.weight"] = weights[f"{name}.weight"] + up @ down
+    return weights
 
 
 def load_safetensors(path: Path) -> dict[str, Array]:

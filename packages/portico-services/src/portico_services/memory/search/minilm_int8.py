@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from portico_services.memory.search.minilm import (
+    ADAPTER,
     EPSILON,
     HEADS,
     LAYERS,
     MAX_SEQUENCE_TOKENS,
     encode_in_batches,
-    load_safetensors,
+    load_weights,
     position_embeddings,
 )
 from portico_services.memory.search.wordpiece import WordPieceTokenizer
@@ -34,7 +35,7 @@ class Int8MiniLM:
         ctranslate2: Any = import_module("ctranslate2")
         self._pieces = WordPieceTokenizer(folder / "vocab.txt")
         with tempfile.TemporaryDirectory(prefix="portico-int8-") as place:
-            _ctranslate2_spec(load_safetensors(folder / "model.safetensors")).save(place)
+            _ctranslate2_spec(load_weights(folder, ADAPTER)).save(place)
             # One thread per worker: one worker embeds memories in the background while the other serves queries.
             self._encoder = ctranslate2.Encoder(place, compute_type="int8", intra_threads=1, inter_threads=2)
 
