@@ -1,10 +1,10 @@
 """all-MiniLM-L6-v2, a small BERT sentence embedding model, computed with numpy alone.
 
 Six attention layers over WordPiece tokens (Devlin et al., 2018), mean pooling, and normalization to unit length. The
-model is downloaded. An adapter in this package (LoRA, Hu et al., 2021) tunes it to questions about conversations: it is
-the product of two narrow matrices that is added to each weight matrix. `benchmarks/train_adapter.py` trains it.
+weights stay in their file and are memory-mapped, so nothing is loaded before it is used and processes share the pages.
 
-The embeddings of words stay in their file and are memory-mapped, so only the used ones are loaded.
+The model is downloaded. An adapter in this package (LoRA, Hu et al., 2021) tunes it to questions about conversations:
+it is the product of two narrow matrices that is added to each weight matrix. `benchmarks/train_adapter.py` trains it.
 
 Nearly all time goes into multiplying by the weights: 21 million operations per token. Texts are therefore encoded in
 batches, concatenated without padding; only attention treats each text separately.
@@ -51,7 +51,7 @@ class MiniLM:
     name = "all-MiniLM-L6-v2+conversations-1"
 
     def __init__(self, folder: Path, adapter: Path | None = ADAPTER) -> None:
-        tensors = load_weights(folder, adapter)
+        tensors = load_tensors(folder, adapter)
         self._pieces = WordPieceTokenizer(folder / "vocab.txt")
         self._words = tensors["embeddings.word_embeddings.weight"]
         self._position_embeddings = position_embeddings(tensors)
@@ -170,7 +170,9 @@ def _heads(states: Array, run: Run) -> Array:
 
 class _Linear:
     def __init__(self, tensors: dict[str, Array], name: str) -> None:
-        self._weight, self._bias = tensors[f"{name}.weight"], tensors[f"{name}.bias"]
+        self._tensors, self._name, self._bias = tensors, name, tensors[f"{name}.bias"]
+        # The weight with its adapter, for many rows and for few. Computed when needed: each takes 42 MB in all layers.
+        self._weight: Array | None = None
         self._blocks: Array | None = None
 
     def __call__(self, states: Array) -> Array:
@@ -178,6 +180,8 @@ class _Linear:
 
         result = np.empty((len(states), len(self._bias)), np.float32)
         if len(states) > _SMALL_BATCH_ROWS:
+            if self._weight is None:
+                self._weight = adapted_weight(self._tensors, self._name)
             np.matmul(states, self._weight.T, out=result)
         else:
             self._multiply_small(states, result)
@@ -188,8 +192,8 @@ class _Linear:
         import numpy as np
 
         if self._blocks is None:
-            blocks = self._weight.reshape(-1, _COLUMNS, self._weight.shape[1]).swapaxes(1, 2)
-            self._blocks = np.ascontiguousarray(blocks)
+            weight = adapted_weight(self._tensors, self._name)
+            self._blocks = np.ascontiguousarray(weight.reshape(-1, _COLUMNS, weight.shape[1]).swapaxes(1, 2))
         for start in range(0, len(states), _ROWS):
             part = output[start : start + _ROWS]
             columns = part.reshape(len(part), -1, _COLUMNS).swapaxes(0, 1)
@@ -230,16 +234,18 @@ def _gelu(states: Array) -> None:
         part *= bent
 
 
-def load_weights(folder: Path, adapter: Path | None) -> dict[str, Array]:
-    """Return the weights of the model in the given folder, with those of the adapter added."""
+def load_tensors(folder: Path, adapter: Path | None) -> dict[str, Array]:
+    """Return the tensors of the model in the given folder and those of the adapter."""
+    return load_safetensors(folder / "model.safetensors") | (load_safetensors(adapter) if adapter is not None else {})
+
+
+def adapted_weight(tensors: dict[str, Array], name: str) -> Array:
+    """Return the weight of a linear layer with its adapter added."""
     import numpy as np
 
-    weights = load_safetensors(folder / "model.safetensors")
-    matrices = load_safetensors(adapter) if adapter is not None else {}
-    for name in [name.removesuffix(".up") for name in matrices if name.endswith(".up")]:
-        up, down = matrices[f"{name}.up"].astype(np.float32), matrices[f"{name}.down"].astype(np.float32)
-        weights[f"{name}.weight"] = weights[f"{name}.weight"] + up @ down
-    return weights
+    weight, up, down = (tensors.get(f"{name}.{part}") for part in ("weight", "up", "down"))
+    assert weight is not None
+    return weight if up is None or down is None else weight + up.astype(np.float32) @ down.astype(np.float32)
 
 
 def load_safetensors(path: Path) -> dict[str, Array]:

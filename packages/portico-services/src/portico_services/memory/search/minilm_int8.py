@@ -18,8 +18,9 @@ from portico_services.memory.search.minilm import (
     HEADS,
     LAYERS,
     MAX_SEQUENCE_TOKENS,
+    adapted_weight,
     encode_in_batches,
-    load_weights,
+    load_tensors,
     position_embeddings,
 )
 from portico_services.memory.search.wordpiece import WordPieceTokenizer
@@ -35,7 +36,7 @@ class Int8MiniLM:
         ctranslate2: Any = import_module("ctranslate2")
         self._pieces = WordPieceTokenizer(folder / "vocab.txt")
         with tempfile.TemporaryDirectory(prefix="portico-int8-") as place:
-            _ctranslate2_spec(load_weights(folder, ADAPTER)).save(place)
+            _ctranslate2_spec(load_tensors(folder, ADAPTER)).save(place)
             # One thread per worker: one worker embeds memories in the background while the other serves queries.
             self._encoder = ctranslate2.Encoder(place, compute_type="int8", intra_threads=1, inter_threads=2)
 
@@ -86,7 +87,7 @@ def _linear(spec: Any, tensors: dict[str, Array], *names: str) -> None:
     """Set the weights of a linear layer; several layers are concatenated into one."""
     import numpy as np
 
-    spec.weight = np.concatenate([tensors[f"{name}.weight"] for name in names])
+    spec.weight = np.concatenate([adapted_weight(tensors, name) for name in names])
     spec.bias = np.concatenate([tensors[f"{name}.bias"] for name in names])
 
 

@@ -76,7 +76,7 @@ _ANSWER_FEATURES = {"before_answer": "before", "around_answer": "further_around"
 
 # A result is strong if it covers at least this share of the query or is at least this similar. Chosen by asking
 # questions of the wrong conversation (`benchmarks/recall_calibration.py`, docs/decisions/recall.md).
-MIN_STRONG_SHARE, MIN_SIMILARITY = 0.35, 0.55
+MIN_STRONG_SHARE, MIN_SIMILARITY = 0.35, 0.5
 # Cached text scores per query intent.
 MAX_CACHED_SCORES = 4096
 _POSITION_MASK = id_allocator.PLACES - 1
