@@ -2,7 +2,7 @@
 
 Counts do not flicker as timings do. The server runs its real stdio path in a child with a profile hook; two runs that
 differ only in the number of requests are subtracted, so that start, handshake and shutdown cancel out and what is
-left is the cost of one request, in every thread. Resuming a coroutine counts as a call: that is what the hook reports.
+left is the cost of one request, in every thread. Resuming a coroutine counts as a call: the hook reports it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ The weights maximize the share that the right memories of each question have of 
 candidates, with a penalty for large weights. There are five sets: people in short conversations, fitted on LoCoMo; a
 user and an assistant, fitted on BEAM; transcripts (threads of more than a hundred messages), fitted on QMSum; and
 memories without an author, in threads and alone, fitted on LoCoMo and BEAM without these labels. Each question is asked
-of its own conversation, and where there are authors also of all of them together.
+of the right conversation, and where there are authors also of all of them together.
 
 Each conversation is left out once (of the meetings, a tenth), and the weights are scored on those left out (“cv”).
 Needs numpy. `--words` leaves out the model, and the weights that were fitted with it stay as they are; so do the
@@ -54,7 +54,7 @@ class Asked:
     conversation: str
     features: np.ndarray
     right: np.ndarray
-    # How many memories are right, looked at or not.
+    # Number of right memories, among the candidates or not.
     evidence: int
     # Whether these are spans of many turns, of which at most k can be among the first k.
     spans: bool = False

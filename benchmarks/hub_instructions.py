@@ -47,7 +47,7 @@ TOOLS = {
 
 
 def count(counted: str, tool: str, calls: int, *, shared: bool) -> tuple[int, dict[str, int]]:
-    """Return what one of the two processes needs for a number of calls: a total, and system calls by name."""
+    """Return the cost of one of the two processes for a number of calls: a total, and system calls by name."""
     folder = Path(tempfile.mkdtemp(prefix="portico-hub-count-"))
     (folder / "hub").mkdir(mode=0o700)
     if shared:
@@ -79,7 +79,7 @@ def count(counted: str, tool: str, calls: int, *, shared: bool) -> tuple[int, di
         bridge.wait(TIMEOUT_SECONDS)
         bridge.stdout.close()
     finally:
-        # strace forwards no signals to what it runs.
+        # strace forwards no signals to its child.
         running = subprocess.run(["pgrep", "-P", str(hub.pid)], capture_output=True, text=True).stdout.split()
         os.kill(int(running[0]) if counted == "hub" and tool == "system calls" and running else hub.pid, signal.SIGTERM)
         hub.wait(TIMEOUT_SECONDS)

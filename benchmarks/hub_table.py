@@ -2,7 +2,7 @@
 
     python benchmarks/hub_table.py [--hosts 6] [--servers filesystem,memory,thinking,time,calculator]
 
-The servers are those of tests/peers/real_servers.py and are installed when they are missing. Three cases are measured:
+The servers are listed in tests/peers/real_servers.py and are installed when they are missing. Three cases are measured:
 without the hub; with the hub, each server once per host; with the hub, every server declared `shared`. A case starts
 all hosts with all servers and waits for every tool list; then it calls one tool of each server per host. After each of
 the two steps it counts the processes and their proportional set size (PSS), in which pages that several processes share
@@ -152,7 +152,7 @@ async def latencies(entries: list[dict[str, Any]], rounds: int = 10, calls: int 
         times: list[list[float]] = [[] for _ in clients]
         for _ in range(rounds):
             for client, measured in zip(clients, times, strict=True):
-                # Not measured: the caches of the processor are those of the other process.
+                # Not measured: the processor's caches hold the data of the other process.
                 for number in range(calls + 20):
                     begun = time.perf_counter()
                     await client.call_tool("echo", {"text": "x"})

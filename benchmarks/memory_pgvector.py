@@ -4,7 +4,7 @@
 
 Ours: the signs of all in the process, the nearest 64 by these compared exactly, by one byte for each number.
 pgvector's: `halfvec(384)` with an HNSW index as it is by default, the nearest 64 (`hnsw.ef_search` 64). The vectors are
-drawn by lot around 2,000 centres, and lie closer together than those of texts do. CPU time is of this process and of
+drawn by lot around 2,000 centres, and lie closer together than embeddings of texts. CPU time is of this process and of
 the server's, which are on this machine; times of the clock are beside it. Tables called `memory_vector`, `memory_sign`
 and `pgvector_one` are dropped and created, so use a separate database.
 """
@@ -82,7 +82,7 @@ def _stat(process: int) -> list[str]:
 
 
 def drawn(count: int, seed: int) -> Any:
-    """Vectors of length one; those of all seeds are around the same centres."""
+    """Vectors of length one; all seeds share the same centres."""
     centres = np.random.default_rng(0).standard_normal((CENTRES, WIDTH), np.float32)
     draw = np.random.default_rng(seed)
     result = centres[draw.integers(0, CENTRES, count)] + draw.standard_normal((count, WIDTH), np.float32)

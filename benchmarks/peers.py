@@ -170,7 +170,7 @@ def python_package(peer: Peer) -> Peer:
 
 
 def place(package: str, version: str) -> Path:
-    """A folder named by the version, so that a changed pin never meets what an older one left behind."""
+    """A folder named by the version, so that a changed pin never reuses the files of an older one."""
     BENCH.mkdir(exist_ok=True)
     (BENCH / ".gitignore").write_text("*\n", encoding="utf-8")
     return BENCH / f"{package}-{version}"

@@ -3,12 +3,13 @@
     python benchmarks/recall_calibration.py --tools FOLDER --locomo dev.zip --beam GIT_DIRECTORY --qmsum train.jsonl \\
         [--vectors]
 
-The data is the development data of `fit_memory_weights.py`. Each question is asked of its own conversation, which has
-the answer, and of the next one, which has not. For each threshold of the share of the query that a strong match covers:
-`known` is the share of the questions with a strong match among the first ten in their own conversation (coverage),
-`false` the same in the wrong one, and `risk` how often none of the strong matches is right although there are some.
+The data is the development data of `fit_memory_weights.py`. Each question is asked of the right conversation, which
+has the answer, and of the next one, which has not. For each threshold of the share of the query that a strong match
+covers: `known` is the share of the questions with a strong match among the first ten in the right conversation
+(coverage), `false` the same in the wrong one, and `risk` how often none of the strong matches is right although there
+are some.
 
-With `--vectors` the thresholds are those of the similarity. A match is then strong if it reaches the threshold or
+With `--vectors` the thresholds apply to the similarity. A match is then strong if it reaches the threshold or
 covers the share that is strong without a model.
 """
 

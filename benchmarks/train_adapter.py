@@ -8,12 +8,12 @@ trained on data that is used for no evaluation:
 
 - FriendsQA (Apache-2.0, emorynlp/FriendsQA, development and test parts): 1,809 questions about scenes of a series.
   Eight scenes are one conversation in a memory store. The score of a candidate is the one of the ranker without
-  embeddings plus the weighted similarity, so the adapter learns what words do not find.
+  embeddings plus the weighted similarity, so the adapter learns the matches that words miss.
 - Synthetic-Persona-Chat (CC BY 4.0, google-research-datasets/Synthetic-Persona-Chat, validation and test parts): facts
   about a speaker become questions (“I live in Oslo”: “Where does Anna live?”), and the messages of the speaker that
   share most words with the fact are right. All messages of some conversations are the candidates.
-- SelQA (Apache-2.0, emorynlp/selqa): questions and sentences whose similarities must stay those of the model, so that
-  the adapter does not forget other kinds of text.
+- SelQA (Apache-2.0, emorynlp/selqa): questions and sentences whose similarities must not change, so that the adapter
+  does not forget other kinds of text.
 
 FOLDER of `--tools` has `locomo_retrieval.py`, for its types. Needs PyTorch (`pip install torch`). On one core with
 bfloat16 instructions it takes twenty minutes.
@@ -211,7 +211,7 @@ def in_third_person(text: str) -> str:
     return re.sub(r"\bmy\b", "their", re.sub(r"\bme\b", "them", text))
 
 
-# What people say about themselves, and what somebody else asks about them.
+# Facts in the first person, and questions of others about them.
 QUESTION_TEMPLATES: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"my favorite ([\w ]+?) (?:is|are) ", (r"What is NAME's favorite \1?", r"Which \1 does NAME like best?")),
     (
@@ -395,7 +395,7 @@ class Trainer:
         return total / QUESTIONS
 
     def _dialogues_loss(self) -> Any:
-        """Return the cross-entropy of the right messages among those of all drawn conversations."""
+        """Return the cross-entropy of the right messages among all messages of the drawn conversations."""
         import torch
 
         messages: list[Tokens] = []
