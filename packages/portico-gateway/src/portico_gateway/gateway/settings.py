@@ -72,8 +72,7 @@ class UpstreamOptions(TypedDict, total=False):
     max_concurrency: int
     # Maximum calls that wait for one of these; further calls are rejected.
     max_queued: int
-    # Which callers share a connection to a server with sessions: all, those of one principal, or those of one client
-    # session.
+    # Callers that share a connection to a server with sessions: all, or all of a principal or of a client session.
     isolation: Isolation
     # Maximum connections to the upstream, at least 1.
     max_connections: int

@@ -73,7 +73,7 @@ def _details(error: dict[str, Any]) -> dict[str, Any]:
 
 
 async def limit_output(presented: PresentedResult, max_bytes: int, store: RunStore, owner: str) -> ToolResult:
-    """Return the tool result, replacing output beyond `most` bytes with a link to a resource."""
+    """Return the tool result, replacing output beyond `max_bytes` with a link to a resource."""
     result = presented.result
     blocks: list[Any] = list(_result_text(presented))
     size = sum(len(block.encode()) for block in blocks)

@@ -80,7 +80,7 @@ def _descendant_levels(tx: Transaction, id: str) -> Iterator[list[str]]:
 
 
 def load_descendants(tx: Transaction, id: str, limit: int) -> list[str]:
-    """Return the descendants of a task, level by level; at least one more than `most` if there are more."""
+    """Return the descendants of a task, level by level; at least one more than `limit` if there are more."""
     ids: list[str] = []
     for level in _descendant_levels(tx, id):
         ids += level

@@ -187,5 +187,5 @@ def _join_or(words: Sequence[str]) -> str:
 
 
 def _list_ids(ids: Sequence[str], limit: int = 5) -> str:
-    """Return the ids joined with commas, at most `most`."""
+    """Return the ids joined with commas, at most `limit`."""
     return ", ".join(ids[:limit]) + (", …" if len(ids) > limit else "")

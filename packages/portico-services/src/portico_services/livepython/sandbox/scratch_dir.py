@@ -11,7 +11,7 @@ DIR_ENTRY_BYTES = 256
 
 
 def disk_usage(directory: str, process: int | None = None, *, limit: int) -> tuple[int, int]:
-    """Return the bytes on disk and the number of entries; counting stops soon after `most` entries.
+    """Return the bytes on disk and the number of entries; counting stops soon after `limit` entries.
 
     With `process`, deleted files that it still has open count, too.
     """

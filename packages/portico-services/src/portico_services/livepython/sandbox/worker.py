@@ -62,7 +62,7 @@ class WorkerTransport(Protocol):
     def send(self, data: bytes) -> None: ...
 
     def drain(self, limit: int) -> bytes:
-        """Return printed output that was not read yet, up to `most` bytes."""
+        """Return printed output that was not read yet, up to `limit` bytes."""
 
     def suspend(self) -> None:
         """Stop the process until `resume`."""

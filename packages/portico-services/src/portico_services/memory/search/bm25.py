@@ -141,7 +141,7 @@ class TermMatches:
         self.add(named.term, Postings(list(doc_ids), [WEIGHT_SCALE << 1] * len(doc_ids)), named.memories)
 
     def collect_threads(self, limit: int) -> list[tuple[int, int]]:
-        """Return the best `most` matches and record the matches of their threads."""
+        """Return the best `limit` matches and record the matches of their threads."""
         best, together = self.thread_best, self.thread_masks
         leading = self.top(limit)
         for value, doc_id in leading:
@@ -164,7 +164,7 @@ class TermMatches:
     def candidates(self, limit: int, results_needed: int | None = None) -> list[int]:
         """Return the document ids for the second stage: the best matches and their neighbours.
 
-        If only `wanted` results are needed, candidates with a low estimate are dropped.
+        If only `results_needed` results are needed, candidates with a low estimate are dropped.
         """
         leading = self.collect_threads(limit)
         get, thread_best = self.scores.get, self.thread_best
@@ -210,12 +210,12 @@ class TermMatches:
         return [(by_seat[doc_id], doc_id) for doc_id in doc_ids[:limit]]
 
     def _prefilter_top(self, limit: int) -> list[int]:
-        """Return at least `most` of the documents with the highest scores.
+        """Return at least `limit` of the documents with the highest scores.
 
         The threshold comes from a sample of one in eight: it is chosen so that about twice as many documents reach it.
         """
-        # `most // 4` in a sample of one in eight stands for twice `most` in the whole. Too high a threshold is possible
-        # with an unlucky sample; then everything is sorted.
+        # `limit // 4` in a sample of one in eight stands for twice `limit` in the whole. With an unlucky sample the
+        # threshold is too high; then everything is sorted.
         sample = sorted(list(self.scores.values())[::8], reverse=True)
         threshold = sample[limit // 4]
         high = [doc_id for doc_id, value in self.scores.items() if value >= threshold]
@@ -456,7 +456,7 @@ def _read_postings(tx: Transaction, terms: Sequence[str], scopes: Sequence[int] 
 
 
 def _postings_of(tx: Transaction, term: str, scopes: Sequence[int] | None, limit: int) -> Postings:
-    """Return the newest `most` postings of a term."""
+    """Return the newest `limit` postings of a term."""
     source, values = scope_ranges(scopes)
     newest = f"select p.seat, p.weight from {source} p.term = :term order by {order_newest_first(scopes)} limit :most"
     sql = f"select {DOC_IDS_SQL}, {WEIGHTS_SQL} from ({newest}) as p"

@@ -161,7 +161,7 @@ def create_pending_index(tx: Transaction) -> None:
 
 
 async def embed_pending(db: Database, index: EmbeddingIndex, limit: int = ENCODE_BATCH_SIZE) -> int:
-    """Embed up to `most` memories without an embedding and return how many were embedded. Call it until it returns
+    """Embed up to `limit` memories without an embedding and return how many were embedded. Call it until it returns
     0.
     """
     # Hooks recall without an event loop, and importing asyncio takes half of their run time.

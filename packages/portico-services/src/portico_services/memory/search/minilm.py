@@ -241,11 +241,11 @@ def load_tensors(folder: Path, adapter: Path | None) -> dict[str, Array]:
 
 def adapted_weight(tensors: dict[str, Array], name: str) -> Array:
     """Return the weight of a linear layer with its adapter added."""
-    import numpy as np
-
-    weight, up, down = (tensors.get(f"{name}.{part}") for part in ("weight", "up", "down"))
-    assert weight is not None
-    return weight if up is None or down is None else weight + up.astype(np.float32) @ down.astype(np.float32)
+    weight = tensors[f"{name}.weight"]
+    if f"{name}.up" not in tensors:
+        return weight
+    adapted: Array = weight + tensors[f"{name}.up"].astype("f4") @ tensors[f"{name}.down"].astype("f4")
+    return adapted
 
 
 def load_safetensors(path: Path) -> dict[str, Array]:

@@ -25,7 +25,7 @@ class WordPieceTokenizer:
         self._pieces = lru_cache(16384)(self._split_word)
 
     def encode(self, text: str, limit: int) -> list[int]:
-        """Return the token ids of a text, at most `most` including the start and end tokens."""
+        """Return the token ids of a text, at most `limit` including the start and end tokens."""
         results: list[int] = [self._numbers[_BOOTSTRAP]]
         for word in _basic_tokens(text):
             results += self._pieces(word)

@@ -97,7 +97,7 @@ def _scan_sql(
 def count_memories(
     tx: Transaction, filter: MemoryFilter, *, statuses: tuple[str, ...] = CURRENT_STATUSES, at: int, limit: int
 ) -> int:
-    """Count the matches of a filter, up to `most`."""
+    """Count the matches of a filter, up to `limit`."""
     sql, values = _scan_sql(tx, filter, statuses, None)
     return tx.fetch_one(
         int,

@@ -350,7 +350,7 @@ class GitRepository:
         return done.stdout
 
     def _read_bounded(self, words: Sequence[str], limit: int) -> bytes:
-        """Run a command and return its output. Raises `SyncError` if it exceeds `most` bytes."""
+        """Run a command and return its output. Raises `SyncError` if it exceeds `limit` bytes."""
         with subprocess.Popen(
             self._command(words), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_environment(self._private)
         ) as process:

@@ -420,7 +420,7 @@ class _QueryScan:
         return self._query.matches(entry) and (self._fits is None or self._fits(entry))
 
     def skip(self, limit: int) -> int:
-        """Skip up to `most` matches and return how many were skipped."""
+        """Skip up to `limit` matches and return how many were skipped."""
         passed = 0
         while passed < limit and self.next() is not None:
             passed += 1

@@ -66,7 +66,7 @@ class _DueJob(Struct):
 def claim(
     tx: Transaction, server: str, tools: Mapping[str, int | None], worker: str, now: int, duration: int, max_jobs: int
 ) -> tuple[list[Job], dict[str, dict[str, Raw]]]:
-    """Claim up to `most` due jobs, most urgent first. Return them, and the finished steps of each.
+    """Claim up to `max_jobs` due jobs, most urgent first. Return them, and the finished steps of each.
 
     `tools` maps the tools of this worker to their concurrency limit, or None.
     """
